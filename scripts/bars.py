@@ -114,7 +114,7 @@ def against_best(subject, least, mean):  # of cuDNN and FlashAttention-3
     return judge
 
 
-# its rate divided by the rate of the problem other(problem), over the visible pairs
+# The rate divided by that of other(problem), over the visible pairs.
 def rate_of(subject, least, other):
     def judge(records):
         timed = {(key[0], key[2], key[3]): row[subject] for key, row in rows(records).items() if subject in row}

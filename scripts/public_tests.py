@@ -269,7 +269,7 @@ def run_sdpa(path: pathlib.Path, options: argparse.Namespace) -> int:
             said = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", why, re.MULTILINE) or why.strip().splitlines()
             print(f"failed {test.id()}: {said[-1][:400]}")
         failed = len(ran.failures) + len(ran.errors)
-        # a class that fails to set up is a failure, but not a test
+        # A class that fails to set up counts as a failure, but not as a test.
         passed = max(ran.testsRun - failed - len(ran.skipped), 0)
         print(f"{passed} passed, {failed} failed, {len(ran.skipped)} skipped, "
               f"{len(asked) - ran.testsRun} not run")

@@ -48,7 +48,7 @@ TEST(Gradients, of_a_row_just_behind_2_to_the_24_are_those_of_any_other) {
       set(world.args[Role::q], [&](int, int, int, int d) { return d || numbered ? 0 : logit * std::sqrt(8.); });
       set(world.args[Role::k], [](int, int, int, int d) { return d ? 0 : 1; });
       if (world.args.given(variant_tensor(0)))
-        // the list holds block 0 only
+        // The list holds block 0 only.
         set(world.args[variant_tensor(0)], [](int, int, int, int n) { return n ? -1 : 0; });
       run_forward(world, world.forward_result());
       Outputs got = world.outputs(false);

@@ -84,7 +84,7 @@ std::vector<int> added_sums(const Shared& ds, const Shared& k) {
       for (int lane = 0; lane < 32; ++lane)
         for (int i = 0; i < kQueries / 2; ++i) {  // register i of the lane
           const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-          // offset among the warp's values, which leave in one bulk copy
+          // Offset among the warp's values, which leave in one bulk copy.
           const int staged = i / 4 * 128 + lane * 4 + i % 4;
           int& to = memory.at(size_t(kTile.columns(group * 4 + warp) + staged));
           EXPECT_EQ(to, INT32_MIN) << "written twice";

@@ -136,7 +136,7 @@ TEST(Extremes, a_row_just_behind_2_to_the_24_is_like_any_other) {
           [&](int, int i, int, int d) { return d < 3 ? std::ldexp(digit(logit(i), d), 4 * d) : 0; });
       set(world.args[Role::k], [](int, int, int, int d) { return d < 3 ? std::ldexp(1., 4 * d) : 0; });
       if (world.args.given(variant_tensor(0)))
-        // the list holds block 0 only
+        // The list holds block 0 only.
         set(world.args[variant_tensor(0)], [](int, int, int, int n) { return n ? -1 : 0; });
       world.args.scale = 1.f;
       run_forward(world, world.forward_result());

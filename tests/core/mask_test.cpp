@@ -68,7 +68,7 @@ TEST(BandWalk, visits_no_tile_that_one_row_does_not_need) {
         const Tile t = walk.tile({i, i + 1}, n);
         bool seen = false;
         for (int j = t.first; j < t.last; ++j) seen |= band.visible(i, j);
-        // the last tile is partial and may be visited for nothing
+        // The last tile is partial and may be visited for nothing.
         const bool past_the_end = walk.first_key(i) == kLenK;
         ASSERT_TRUE(seen || past_the_end);
       }
@@ -138,7 +138,7 @@ TEST(BlockWalk, hostile_lists_give_only_tiles_inside_the_keys) {
 
 // The alignments, as defined.
 constexpr bool causal_sees(Align align, int len_q, int len_k, int i, int j) {
-  // position of query 0 is 9, of key 0 is 7
+  // Query 0 is at position 9, key 0 at 7.
   return band_of({MaskKind::causal, align}, len_q, len_k, 9, 7).visible(i, j);
 }
 

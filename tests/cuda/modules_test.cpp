@@ -68,7 +68,7 @@ struct OnDevice {
   }
 };
 
-// RMS of an element
+// The RMS of an element.
 double element_size(const std::vector<float>& x) { return std::sqrt(dot(x, x) / double(x.size())); }
 
 // The error per element, relative to `want` or to `size`.

@@ -76,7 +76,7 @@ struct Running {
     may_not_be("all stand still");
     for (const auto& x : threads) {
       if (x->done) continue;
-      // lanes that wait for the same are reported once
+      // Lanes that wait for the same event are reported once.
       const Thread* const before = x->number % 32 ? (&x)[-1].get() : nullptr;
       if (before && !before->done && before->waits == x->waits && before->barrier == x->barrier) continue;
       gpu.wrong += "; " + who(*x) + " waits for ";

@@ -189,7 +189,7 @@ TEST_F(Sm90Forward, narrow_heads_have_tiles_of_192_queries_where_they_pay) {
     EXPECT_EQ(tile_q(line), 192) << line;
   for (const char* line :
        {"forward bf16 b8 h16 q4096 k511 d64 full", "forward bf16 b8 h16 q4096 k2047 d64 causal",  // few keys
-        // two waves with either size
+        // Two waves with either size:
         "forward bf16 b1 h8 q4096 k4096 d64 full",
         "forward bf16 b64 h16 q256 k4096 d64 full",  // 384 rows instead of 256
         "forward bf16 b8 h16 q4096 k4096 d96 full", "forward bf16/bf16/f32 b8 h16 q4096 k4096 d64 full",

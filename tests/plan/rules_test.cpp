@@ -239,7 +239,7 @@ TEST(Match, of_equal_lengths_the_largest_work_decides) {
   rules[2].min_len = 4096;
   EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k2048 d128 causal"), rules), &rules[0]);
   EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k2047 d128 causal"), rules), &rules[1]);
-  // length takes precedence over work
+  // Length takes precedence over work.
   EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k4096 d128 causal"), rules), &rules[2]);
 }
 

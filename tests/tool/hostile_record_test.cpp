@@ -55,7 +55,7 @@ TEST(HostileRecord, is_a_sentence) {
   Record r;
   EXPECT_EQ(from_json(line_with("\"unknown\":" + nested(15)), r).message, "");
   EXPECT_EQ(from_json(many_names(498), r).message, "");
-  // inside a string
+  // Inside a string.
   EXPECT_EQ(from_json(line_with("\"message\":\"" + times(":[{\\\\\\\"", 1000) + "\""), r).message, "");
 }
 

@@ -102,7 +102,7 @@ TEST(ModuleRun, what_is_not_timed_says_so) {
 }
 
 TEST(ModuleRun, parameters_that_do_not_fit_are_out_of_memory) {
-  // exceeds the address space
+  // Exceeds the address space.
   const Record r = measured("forward multihead f16 b1 s16 e268435456 h16384 dim=64 | full");
   EXPECT_EQ(r.status, "oom") << r.message;
   EXPECT_TRUE(r.message.ends_with(" bytes could not be allocated")) << r.message;

@@ -292,7 +292,7 @@ TEST(Row, measures_what_a_call_takes_beside_its_tensors) {
 
 TEST(PeakMemory, that_was_freed_and_kept_is_not_taken_unseen) {
   constexpr size_t kBytes = 16 << 20;
-  // freed memory is not returned to the system
+  // Freed memory is not returned to the system.
   mallopt(M_MMAP_THRESHOLD, 2 * kBytes), mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const auto touched = [] {
     const std::unique_ptr<char[]> block(new char[kBytes]);
