@@ -19,10 +19,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-# cuDNN 9.19's time divided by FlashAttention-3's on an H200, b x s = 16384, h x d = 2048, bf16, at those lengths: both
-# in one process with ours, after 150 ms of rest, with a cold L2 (2026-11-16, kernels of 34c1474; hopper/ of
-# flash-attention at c75d019, built with CUDA 13.0 next to torch 2.11, its backward as a captured graph). Forward at
-# d256 is older: measured once by November 2026, without a recorded commit or day.
+# cuDNN 9.19's time divided by FlashAttention-3's on an H200, b x s = 16384, h x d = 2048, bf16, at those lengths. Both
+# ran in one process with ours, after 150 ms of rest, with a cold L2 (2026-11-16, kernels of 34c1474). FlashAttention-3:
+# hopper/ at c75d019, built with CUDA 13.0 next to torch 2.11, its backward as a captured graph. Forward at d256 is
+# older: measured once by November 2026, without a recorded commit or day.
 FA3 = {"forward": {
     (64, "full"): (0.871, 0.904, 1.109, 1.125, 1.212, 1.219),
     (64, "causal"): (0.871, 0.900, 1.077, 1.124, 1.219, 1.225),

@@ -59,7 +59,7 @@ struct Borrowed {
 
 Lender lender_of(PyObject* object);
 
-PyObject* error_type();  // attune.Error
+PyObject* error_type();              // attune.Error
 bool fail(const char* format, ...);  // sets it; returns false
 
 }  // namespace attune

@@ -4,7 +4,7 @@
 
 namespace attune {
 
-void* communicator();  // null: not connected
+void* communicator();                                // null: not connected
 PyObject* connect(PyObject*, PyObject* given);       // rank, ranks, start(transfers), finish(ticket, seconds)
 PyObject* nccl_id(PyObject*, PyObject*);             // bytes that rank 0 sends to the others
 PyObject* connect_nccl(PyObject*, PyObject* given);  // id, rank, ranks, device

@@ -87,7 +87,7 @@ TEST(ForwardCost, the_chosen_kernel_is_within_a_tenth_of_the_quickest_that_was_t
 
 TEST(ForwardCost, a_wave_more_is_a_tile_more) {
   const TimeModel& four = kTimeModels[2];
-  const double one = time_of(problem("forward bf16 b1 h8 q1024 k1024 d64 full"), four, kUnits);  // 128 tiles
+  const double one = time_of(problem("forward bf16 b1 h8 q1024 k1024 d64 full"), four, kUnits);   // 128 tiles
   const double two = time_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"), four, kUnits);  // 192
   EXPECT_NEAR(two - one, four.cost.tile + 4 * four.cost.step, 1e-9);
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"))->tile_q, 128);

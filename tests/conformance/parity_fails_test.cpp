@@ -254,8 +254,8 @@ TEST(parity, verdicts) {
   EXPECT_EQ(of(0, DType::f32), Verdict::pass);
   EXPECT_EQ(of(1e-7, DType::f32), Verdict::pass);
   EXPECT_EQ(of(1e-4, DType::f32), Verdict::fail);
-  EXPECT_EQ(of(1e-4, DType::bf16), Verdict::pass);            // mean 2.5e-5
-  EXPECT_EQ(of(2e-3, DType::bf16), Verdict::pass_at_floor);   // mean 5e-4, less than half a bf16 ulp
+  EXPECT_EQ(of(1e-4, DType::bf16), Verdict::pass);           // mean 2.5e-5
+  EXPECT_EQ(of(2e-3, DType::bf16), Verdict::pass_at_floor);  // mean 5e-4, less than half a bf16 ulp
   EXPECT_EQ(of(5e-2, DType::bf16), Verdict::fail);
   EXPECT_EQ(of(NAN, DType::bf16), Verdict::fail);
   EXPECT_EQ(of(INFINITY, DType::bf16), Verdict::fail);

@@ -14,7 +14,7 @@ struct Asked {
   bool bhsd = false, sinks = false;
   int larger = 1;      // scales q, so that the row maxima move
   bool fixed = false;  // uniform tiles, without a counter
-  bool f32 = false;   // out in f32, for kernels that support both
+  bool f32 = false;    // out in f32, for kernels that support both
   int share = 0;       // key tiles per CTA, if stream-K divides all query tiles
   float cap = 0;
   Blocks size{};              // of the block list; 0: none

@@ -37,9 +37,9 @@ inline constexpr int kStack = 64 * 1024;
 
 struct Barrier {
   int arrivals = 0, missing = 0, bytes = 0;
-  unsigned phase = 0;        // completed phases
-  unsigned loaded = 0;       // last phase for which copies have been issued
-  uint32_t agent = 0;        // index in a clock
+  unsigned phase = 0;         // completed phases
+  unsigned loaded = 0;        // last phase for which copies have been issued
+  uint32_t agent = 0;         // index in a clock
   Clock gathered{}, given{};  // of the arrivals so far; of the completed phases
 };
 // A rendezvous of the lanes of a warp or the threads of a named barrier: the last to arrive releases all.
@@ -75,8 +75,8 @@ struct Issued {
   bool add = false, weighs = false;  // weighs: A is in registers
   bool idle = false;                 // its result is discarded
   bool tainted = false;              // reads what another warp writes: its sums are NaN
-  float rows[2][16] = {};       // A, if in registers
-  std::vector<float> before{};  // accumulators; NaN until the product has been waited for
+  float rows[2][16] = {};            // A, if in registers
+  std::vector<float> before{};       // accumulators; NaN until the product has been waited for
 };
 struct Thread {
   ucontext_t context{};
@@ -84,14 +84,14 @@ struct Thread {
   Block* block = nullptr;
   unsigned number = 0;
   bool done = false;
-  const char* waits = "";                      // reason
-  uint32_t barrier = 0, parity = 0;            // if it waits for an mbarrier
-  std::function<bool()> ready{};               // empty: not waiting
-  uint64_t asked = ~0ull;                      // events when it last polled a counter
-  unsigned seen[kBarriers] = {};               // phase of each barrier when it last waited for it
-  int unread = 0, unwritten = 0;               // bulk stores that have not read shared memory yet; not written yet
-  std::vector<Range> sent{};                   // ranges they read, until waited for
-  std::vector<Issued> open{};                  // products not committed to a group yet
+  const char* waits = "";            // reason
+  uint32_t barrier = 0, parity = 0;  // if it waits for an mbarrier
+  std::function<bool()> ready{};     // empty: not waiting
+  uint64_t asked = ~0ull;            // events when it last polled a counter
+  unsigned seen[kBarriers] = {};     // phase of each barrier when it last waited for it
+  int unread = 0, unwritten = 0;     // bulk stores that have not read shared memory yet; not written yet
+  std::vector<Range> sent{};         // ranges they read, until waited for
+  std::vector<Issued> open{};        // products not committed to a group yet
   std::vector<std::vector<Issued>> groups{};
 };
 struct Copy { int delay; Block* into; std::function<void()> land; };  // into: null for copies out of shared memory
@@ -104,14 +104,14 @@ struct Gpu {
   Thread* now = nullptr;
   ucontext_t scheduler{};
   std::vector<Copy> copies;
-  std::vector<int> rank;   // of the warps of all CTAs
-  int lowest = 0;          // lowest rank so far
-  unsigned change = 64;    // inverse probability that a warp drops to it
-  bool phases_once = false;  // threads wait once per phase: a repeated wait is an error
-  uint64_t events = 0;     // changes that others may wait for
-  bool taints = false;     // racing products are allowed if their sums are discarded
-  std::string wrong;       // the first error
-  int64_t products = 0;    // product groups of all threads
+  std::vector<int> rank;      // of the warps of all CTAs
+  int lowest = 0;             // lowest rank so far
+  unsigned change = 64;       // inverse probability that a warp drops to it
+  bool phases_once = false;   // threads wait once per phase: a repeated wait is an error
+  uint64_t events = 0;        // changes that others may wait for
+  bool taints = false;        // racing products are allowed if their sums are discarded
+  std::string wrong;          // the first error
+  int64_t products = 0;       // product groups of all threads
   std::function<void(const char* data, int row, int head, int batch)> loads{};  // called for each loaded tile, if set
   std::function<std::string(uint32_t barrier)> barrier_name{};                  // for messages; may be empty
 };

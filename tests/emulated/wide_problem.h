@@ -43,7 +43,7 @@ struct Rows {
 
 struct Asked {
   int batch, heads, heads_kv, rows, keys, dim_qk, dim_v;
-  Mask mask{};      // with blocks: half of them are listed
+  Mask mask{};         // with blocks: half of them are listed
   int persistent = 0;  // CTAs of the dQ kernel; 0: one per tile
 };
 

@@ -148,8 +148,8 @@ TEST_F(Sm90Forward, has_room_for_parts_where_the_last_tiles_of_a_long_full_mask_
   EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 full"), 13);  // 68 tiles and 132 CTAs, 68 KB per part
   EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 causal"), 0);
   EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 full sink"), 0);
-  EXPECT_EQ(megabytes("forward bf16 b32 h16 q512 k512 d128 full"), 0);      // too few keys
-  EXPECT_EQ(megabytes("forward bf16 b1 h33 q16384 k16384 d128 full"), 0);   // no tiles remain in the last wave
+  EXPECT_EQ(megabytes("forward bf16 b32 h16 q512 k512 d128 full"), 0);     // too few keys
+  EXPECT_EQ(megabytes("forward bf16 b1 h33 q16384 k16384 d128 full"), 0);  // no tiles remain in the last wave
 }
 
 TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {

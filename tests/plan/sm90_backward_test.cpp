@@ -241,7 +241,7 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "bf16 b32 h16 q512 k512 d128 causal@absolute blocks128x128x9000",
         "bf16/bf16/bf16/f32 b32 h16 q512 k512 d128 full blocks128x128x9000",
         "bf16/bf16/bf16/f32 b32 h32 q512 k512 d64 causal", "bf16 b32 h32 q512 k512 d256 causal",
-        "bf16 b32 h32 q200 k512 d64 window64,0",      // no query sees the first keys,
+        "bf16 b32 h32 q200 k512 d64 window64,0",        // no query sees the first keys,
         "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // or the last
     EXPECT_FALSE(persistent(line)) << line;
 }
@@ -304,7 +304,7 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
         "f16 b1 h2 q1300 k128 d104/8 full"})
     EXPECT_GT(pieces(line), 1) << line;
   for (const char* line :
-       {"bf16 b2 h32 q8192 k8192 d64 full",  // would save 2.5 %
+       {"bf16 b2 h32 q8192 k8192 d64 full",                                         // would save 2.5 %
         "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full",  // whole waves
         "bf16 b11 h18 q770 k130 d8 full", "bf16 b10 h30 q770 k16 d8 full", "bf16 b8 h16 q2048 k2048 d128 causal",
         "bf16 b1 h16 q16384 k16384 d128 window1024,0", "bf16 b1 h4 q2048 k2048 d128 full repro=run",

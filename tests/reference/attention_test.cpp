@@ -172,7 +172,7 @@ TEST(ReferenceForward, dropout_scales_what_it_keeps_and_not_the_lse) {
   s.run();
   double mean = 0, differ = 0;
   for (const double x : s.values(Role::out)) {
-    const double kept = x * 50 * 0.75;  // number of kept keys out of 50
+    const double kept = x * 50 * 0.75;          // number of kept keys out of 50
     EXPECT_NEAR(kept, std::round(kept), 1e-5);  // the factor 1 / 0.75 is an f32
     mean += kept / 50 / 40, differ += x != s.at(Role::out, 0, 0, 0);
   }

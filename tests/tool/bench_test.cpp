@@ -209,7 +209,7 @@ TEST(Bench, a_backend_that_is_the_baseline_is_measured_too) {
   EXPECT_EQ(both[0]["subject"], "cpu_forward");
   EXPECT_EQ(both[0]["baseline"], "cpu_standard");
   EXPECT_EQ(both[1]["subject"], "cpu_standard");
-  EXPECT_EQ(records({"--baseline", "cpu_forward"}).size(), 1u);  // already the planner's choice
+  EXPECT_EQ(records({"--baseline", "cpu_forward"}).size(), 1u);   // already the planner's choice
   EXPECT_EQ(records({"--baseline", "cpu_backward"}).size(), 1u);  // does not support the problem
 }
 

@@ -167,7 +167,7 @@ TEST(Compare, a_spread_that_hides_everything_is_unclear_and_never_same) {
   EXPECT_EQ(c.rows[0].change, Change::unclear);
   EXPECT_EQ(c.rows[0].note, "a thing timed against itself differs by 2800.0 % here: nothing smaller can be told");
   EXPECT_EQ(only({loud}, {steady(1080)}), Change::unclear);
-  EXPECT_EQ(only({loud}, {steady(1020)}), Change::same);  // within the spread of a quiet machine
+  EXPECT_EQ(only({loud}, {steady(1020)}), Change::same);                    // within the spread of a quiet machine
   EXPECT_EQ(only({loud}, {steady(1080)}, {.margin = 0.10}), Change::same);  // below the given margin
   EXPECT_EQ(only({loud}, {steady(1000 * 50)}), Change::slower);
 }

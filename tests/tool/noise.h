@@ -10,7 +10,7 @@
 namespace attune {
 
 using Noise = std::vector<std::vector<uint16_t>>;  // one vector per process
-inline constexpr double kNoiseSpread = 0.0065;  // median A/A spread measured by these processes
+inline constexpr double kNoiseSpread = 0.0065;     // median A/A spread measured by these processes
 
 // cpu_forward
 inline const Noise kForwardNoise = {

@@ -117,7 +117,7 @@ TEST(Occupancy, is_bound_by_what_runs_out_first) {
   EXPECT_EQ(told(32, 128, 100000), "2 8/64 shared memory");
   EXPECT_EQ(told(32, 128, 0, 100000), "2 8/64 shared memory");
   EXPECT_EQ(told(16, 32, 0), "32 32/64 blocks");
-  EXPECT_EQ(occupancy({.arch = 90, .registers = 32}).blocks, 0);                 // number of threads unknown
+  EXPECT_EQ(occupancy({.arch = 90, .registers = 32}).blocks, 0);                  // number of threads unknown
   EXPECT_EQ(occupancy({.arch = 12, .registers = 32, .threads = 128}).blocks, 0);  // unknown architecture
 }
 

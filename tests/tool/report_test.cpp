@@ -318,7 +318,7 @@ TEST(Report, cost_is_what_the_offers_say) {
   const Report r = make_report({.records = typical(), .offers = offers});
   const Section& s = section(r, "cost");
   ASSERT_EQ(s.figures.size(), 2u);
-  EXPECT_EQ(s.figures[0].table.rows.size(), 1u);  // no offer for a CPU that was not measured
+  EXPECT_EQ(s.figures[0].table.rows.size(), 1u);                // no offer for a CPU that was not measured
   EXPECT_EQ(s.figures[1].table.rows.at(0)[3].text, "$0.0200");  // 20 us per call, $0.001 per second, a million calls
   EXPECT_EQ(find_section(report_of(typical()), "cost"), nullptr);
 }

@@ -76,7 +76,7 @@ std::string shown(bool live) {
   testing::internal::CaptureStderr();
   Progress p(live, 100, 4);
   p.begin("the row", 50, 1000);
-  p.share(0.5, 1010);   // a quarter of the total after ten seconds
+  p.share(0.5, 1010);     // a quarter of the total after ten seconds
   p.share(0.6, 1010.05);  // too soon to be read
   p.clear();
   p.end({first, second});

@@ -95,7 +95,7 @@ TEST(Chart, higher_values_are_drawn_higher) {
   const char* path = svg.c_str() + svg.find("line\" d=\"M");
   ASSERT_EQ(std::sscanf(path, "line\" d=\"M%lf %lfL%lf %lf", &x1, &y1, &x2, &y2), 4) << svg;
   EXPECT_GT(x2, x1);
-  EXPECT_LT(y2, y1);  // pixels grow downwards
+  EXPECT_LT(y2, y1);                              // pixels grow downwards
   EXPECT_NEAR((314 - y2) / (314 - y1), 2, 0.01);  // the axis is at 314 and starts at 0, so heights compare as ratios
 }
 
