@@ -1,7 +1,7 @@
-# The GPU part. nvcc is used where it is found and never required. A file's folder is what it is built for:
-# attention/sm80 for every GPU from Ampere on, attention/sm90 for Hopper alone, whose instructions no other GPU has,
-# every other .cu file for Turing too. The runtime is linked statically and opens the driver by itself: one library
-# file serves machines with and without a GPU.
+# The GPU part. nvcc is used if found and never required. A file's folder determines its targets: attention/sm80 for
+# every GPU from Ampere on, attention/sm90 for Hopper only, whose instructions no other GPU has, and every other .cu
+# file for Turing too. The runtime is linked statically and loads the driver dynamically, so one library file serves
+# machines with and without a GPU.
 set(ATTUNE_CUDA AUTO CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
 set(ATTUNE_CUDA_ARCHS "75;80;89;90" CACHE STRING "Compute capabilities to build for")
 option(ATTUNE_CUDA_PTX "Also PTX of the newest of them, for GPUs to come" ON)
@@ -9,14 +9,15 @@ set_property(CACHE ATTUNE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(gpu_objects "")
 
 if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
-  # 90a and words of CMake's own, as native, would end in errors of other places.
+  # 90a and CMake's own words, such as native, would cause errors elsewhere.
   if(NOT ATTUNE_CUDA_ARCHS MATCHES "^[0-9]+(;[0-9]+)*$")
     message(FATAL_ERROR
       "ATTUNE_CUDA_ARCHS is '${ATTUNE_CUDA_ARCHS}', and it takes numbers with semicolons: 75;80;89;90")
   endif()
   list(SORT ATTUNE_CUDA_ARCHS COMPARE NATURAL)
   list(GET ATTUNE_CUDA_ARCHS -1 newest)
-  # Codes for Turing and for Ampere on. A build for Turing alone has the latter too: its backends refuse there.
+  # Architectures for Turing and for Ampere on. A build for Turing alone contains the latter too: its backends refuse
+  # there.
   set(from_ampere ${ATTUNE_CUDA_ARCHS})
   list(FILTER from_ampere EXCLUDE REGEX "^[1-7][0-9]$")
   if(NOT from_ampere)
@@ -37,8 +38,7 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
       set(CMAKE_CUDA_COMPILER ${attune_nvcc})
     endif()
   endif()
-  # With AUTO a compiler that cannot do it (too old, no host compiler that it takes, no runtime) is left aside: CMake
-  # would stop.
+  # With AUTO, an unusable compiler (too old, no supported host compiler, no runtime) is ignored; CMake would stop.
   if(ATTUNE_CUDA STREQUAL "AUTO" AND CMAKE_CUDA_COMPILER)
     if(NOT attune_nvcc_tried STREQUAL "${CMAKE_CUDA_COMPILER} ${newest}")
       set(trial ${CMAKE_BINARY_DIR}/CMakeFiles/attune_nvcc_trial)
@@ -57,14 +57,14 @@ if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
-    # CMake 3.25 does not know that nvcc takes C++20; without the flag it refuses to configure.
+    # CMake 3.25 does not list C++20 for nvcc; without the flag it refuses to configure.
     if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION OR CMAKE_CUDA20_STANDARD_COMPILE_OPTION STREQUAL "")
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
     set(attune_has_cuda ON)
-    # For many GPUs the kernels are packed, a third of the size, and unpacked by the driver. Earlier compilers do not
-    # know it.
+    # With several GPUs the kernels are compressed to a third of the size, and the driver decompresses them. Earlier
+    # compilers lack the option.
     list(LENGTH ATTUNE_CUDA_ARCHS count)
     if(count GREATER 1 AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
       set(attune_pack --compress-mode=size)
@@ -78,7 +78,7 @@ endif()
 
 if(NOT attune_has_cuda)
   list(FILTER sources EXCLUDE REGEX "${needs_cuda}")
-  # What refuses in its place, and what needs no CUDA to be compiled.
+  # The stub that refuses in its place, and the files that compile without CUDA.
   foreach(name absent nvml)
     list(APPEND sources ${PROJECT_SOURCE_DIR}/src/machine/cuda/${name}.cpp)
   endforeach()
@@ -96,8 +96,8 @@ set_source_files_properties(src/machine/cuda/runtime.cpp PROPERTIES COMPILE_DEFI
   "ATTUNE_CUDA_BUILT_FOR=\"${built_for}\";ATTUNE_CUDA_BUILT_LIST=${built_list};\
 ATTUNE_CUDA_BUILT_PTX=$<IF:$<BOOL:${ATTUNE_CUDA_PTX}>,${newest},0>")
 
-# gpu_library NAME REGEX ARCHS...: the .cu files whose name matches, as objects. What ptxas says of each is kept beside
-# its object, where scripts/check_ptxas.py looks for spills.
+# gpu_library NAME REGEX ARCHS...: the .cu files whose name matches, as objects. The ptxas output is kept next to each
+# object, where scripts/check_ptxas.py checks it for spills.
 function(gpu_library name regex)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cu)
   list(FILTER files INCLUDE REGEX "${regex}")

@@ -1,5 +1,5 @@
 # `cmake --install`: headers, libattune, a CMake package (find_package(attune), attune::attune) and a pkg-config file.
-# Both find their files from where they are, so the installed tree may be moved.
+# Both locate files relative to themselves, so the installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
 if(NOT APPLE)
@@ -28,7 +28,7 @@ install(FILES ${CMAKE_BINARY_DIR}/attune.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/
 add_executable(plans EXCLUDE_FROM_ALL bench/plans.cpp)
 target_include_directories(plans PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(plans PRIVATE attune_verify attune_inside)
-# Prints what a call costs: build-folder/call_overhead.
+# Prints the overhead of a call: build-folder/call_overhead.
 add_executable(call_overhead EXCLUDE_FROM_ALL bench/call_overhead.cpp)
 target_link_libraries(call_overhead PRIVATE attune_shared)
 if(attune_has_cuda)
@@ -36,10 +36,10 @@ if(attune_has_cuda)
   target_include_directories(call_overhead PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(call_overhead PRIVATE ATTUNE_CUDA)
   target_link_libraries(call_overhead PRIVATE CUDA::cudart_static)
-  # A token of native sparse attention over a full cache: docs/kernels/nsa.md.
+  # One token of native sparse attention over a full cache: docs/kernels/nsa.md.
   add_executable(nsa_decode EXCLUDE_FROM_ALL bench/nsa_decode.cpp)
   target_link_libraries(nsa_decode PRIVATE attune_shared CUDA::cudart_static)
-  # Our memory pool against the driver's: docs/memory.md.
+  # Our memory pool compared with the driver's: docs/memory.md.
   add_executable(memory_pool EXCLUDE_FROM_ALL bench/memory_pool.cu)
   target_link_libraries(memory_pool PRIVATE attune_inside)
   set_target_properties(memory_pool PROPERTIES CUDA_STANDARD 20)

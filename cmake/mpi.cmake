@@ -1,4 +1,4 @@
-# libattune_mpi, the transport over MPI: where MPI is found, and never required. libattune opens it when asked to.
+# libattune_mpi, the transport over MPI: built if MPI is found, never required. libattune opens it on request.
 set(ATTUNE_MPI AUTO CACHE STRING "Build the MPI plug-in: AUTO where MPI is found, ON, OFF")
 set_property(CACHE ATTUNE_MPI PROPERTY STRINGS AUTO ON OFF)
 if(NOT ATTUNE_MPI STREQUAL "OFF" AND ATTUNE_MPI)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-# What the library is to reach on an H200, one name a bar: runs the measurement that belongs to it, in one process with
-# its peers, and says what came out beside what was asked for. docs/notes/bars.md has the last figures.
-#   bars.py BUILD NAME...            measures; exit code 1 where a bar is missed
+# The performance targets (bars) of the library on an H200, by name. Runs the measurement of each bar in one process
+# with its peers, and prints the result next to the target. docs/notes/bars.md has the latest figures.
+#   bars.py BUILD NAME...            measures; exit code 1 if a bar is missed
 #   bars.py BUILD NAME... -- WORDS   the same with other words for `attune bench`: --no-check --max-seconds 0.3 --hot 0
 #                                    (--out FILE keeps the records there)
-#   bars.py --list                   the names, and what each asks for
+#   bars.py --list                   the names, and the target of each
 #   bars.py --show NAME...           only the commands
-# FlashAttention-3 is timed beside them where `flash_attn_interface` can be imported (PYTHONPATH; docs/measuring.md says
-# how it is had); elsewhere its time is cuDNN's by the ratio that was measured once (FA3, below), and the row says so.
+# FlashAttention-3 is timed too if `flash_attn_interface` can be imported (PYTHONPATH; docs/measuring.md explains how to
+# install it). Otherwise its time is estimated as cuDNN's time divided by the ratio measured once (FA3, below), and the
+# row is marked so.
 import json
 import math
 import pathlib
@@ -18,10 +19,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-# cuDNN 9.19's time by FlashAttention-3's on an H200, b x s = 16384, h x d = 2048, bf16, at those lengths: both in one
-# process with ours, after 150 ms of rest, with a cold L2 cache (2026-11-16, kernels of 34c1474; hopper/ of
-# flash-attention at c75d019, built with CUDA 13.0 beside torch 2.11, its backward as a captured graph). Forward at d256
-# is older: measured once by November 2026, its commit and the day were not written down.
+# cuDNN 9.19's time divided by FlashAttention-3's on an H200, b x s = 16384, h x d = 2048, bf16, at those lengths. Both
+# ran in one process with ours, after 150 ms of rest, with a cold L2 (2026-11-16, kernels of 34c1474). FlashAttention-3:
+# hopper/ at c75d019, built with CUDA 13.0 next to torch 2.11, its backward as a captured graph. Forward at d256 is
+# older: measured once by November 2026, without a recorded commit or day.
 FA3 = {"forward": {
     (64, "full"): (0.871, 0.904, 1.109, 1.125, 1.212, 1.219),
     (64, "causal"): (0.871, 0.900, 1.077, 1.124, 1.219, 1.225),
@@ -47,7 +48,7 @@ class Figure:
         return "  %-6s %9.4g %-3s %s" % ("met" if self.met else "MISSED", self.value, self.unit, self.what)
 
 
-# The records of one row: what was timed side by side. Those that were not timed are left out.
+# Groups records by row, i.e. subjects that were timed side by side. Records without a time are dropped.
 def rows(records):
     all = {}
     for r in records:
@@ -62,10 +63,11 @@ def title(record):
     return record["problem"] + (" | " + record["pattern"] if record["pattern"] else "") + state
 
 
-MOST_SPREAD = 0.02  # of a run that is quiet enough to be allowed its own
+MOST_SPREAD = 0.02  # largest A/A spread that a run may use as tolerance
 
 
-# "At least" allows the run's own A/A spread: a figure that is met only by it, or would be by a larger one, says so.
+# "At least" tolerates the run's own A/A spread. A figure met only through it, or that a larger one would meet, is
+# marked.
 def at_least(record, value, least):
     spread, why = record["aa_spread"], ""
     allowed = spread if spread <= MOST_SPREAD else 0
@@ -75,8 +77,8 @@ def at_least(record, value, least):
     return Figure(title(record) + why, value, value >= least - allowed, "x")
 
 
-# A rule makes figures of records. Where nothing can be said it makes none, and the bar is missed.
-def against(subject, least, *peers):  # the fastest peer's time by ours
+# A rule converts records to figures. Without usable records it yields none, and the bar is missed.
+def against(subject, least, *peers):  # fastest peer's time divided by ours
     def judge(records):
         for row in rows(records).values():
             theirs = [row[p]["median_ns"] for p in peers if p in row]
@@ -112,7 +114,8 @@ def against_best(subject, least, mean):  # of cuDNN and FlashAttention-3
     return judge
 
 
-def rate_of(subject, least, other):  # its rate by that of the problem `other` makes of it, over the visible pairs
+# The rate divided by that of other(problem), over the visible pairs.
+def rate_of(subject, least, other):
     def judge(records):
         timed = {(key[0], key[2], key[3]): row[subject] for key, row in rows(records).items() if subject in row}
         for (problem, *state), r in timed.items():
@@ -123,7 +126,7 @@ def rate_of(subject, least, other):  # its rate by that of the problem `other` m
     return judge
 
 
-def at_most(limits):  # microseconds, by problem, whoever was chosen for it
+def at_most(limits):  # microseconds, by problem, for whichever backend was chosen
     def judge(records):
         for row in rows(records).values():
             for r in row.values():
@@ -132,7 +135,7 @@ def at_most(limits):  # microseconds, by problem, whoever was chosen for it
     return judge
 
 
-def by_density(subject, most):  # time by density x time of the dense problem
+def by_density(subject, most):  # time divided by density x time of the dense problem
     def judge(records):
         timed = [row[subject] for row in rows(records).values() if subject in row]
         dense = {r["problem"]: r["median_ns"] for r in timed if not r["pattern"]}
@@ -144,7 +147,7 @@ def by_density(subject, most):  # time by density x time of the dense problem
     return judge
 
 
-def beyond_floor(subject, most, peer):  # time of ours by the peer's, an empty kernel's taken off both
+def beyond_floor(subject, most, peer):  # our time divided by the peer's, minus an empty kernel's time on both sides
     def judge(records):
         for row in rows(records).values():
             if subject in row and peer in row:
@@ -153,13 +156,13 @@ def beyond_floor(subject, most, peer):  # time of ours by the peer's, an empty k
     return judge
 
 
-def of_bound(subject, least):  # two products at cuBLAS's rate and three passes over f32 scores at that of a copy
+def of_bound(subject, least):  # two products at cuBLAS's rate plus three passes over f32 scores at copy rate
     def judge(records):
         for row in rows(records).values():
             if subject in row:
                 r, words = row[subject], row[subject]["problem"].split()
                 batch, heads, queries, keys = (int(w[1:]) for w in words[2:6])
-                flops = r["flops"] * (2 if words[7] == "causal" else 1)  # the products know no mask
+                flops = r["flops"] * (2 if words[7] == "causal" else 1)  # the products ignore the mask
                 bound = flops / r["ceiling_gflops"] + 12.0 * batch * heads * queries * keys / r["copy_gbs"]  # ns
                 yield Figure(title(r), bound / r["median_ns"], bound / r["median_ns"] >= least)
     return judge
@@ -184,7 +187,7 @@ def backward(*words, **named):
     return [line.replace("forward", "backward", 1) for line in forward(*words, **named)]
 
 
-def dense_of(problem):  # what a window, grouped heads or lengths are compared with
+def dense_of(problem):  # the problem that a window, GQA or lengths are compared with
     words = problem.split()
     words[3] = words[3].split("/")[0]
     if words[7].startswith("window"):
@@ -326,7 +329,7 @@ BARS = {
 }
 
 
-def without(command, more):  # an option may be said once: what `more` says counts
+def without(command, more):  # an option may occur only once: `more` overrides
     kept, skip = [], False
     for word in command:
         if not skip and word.startswith("--") and word in more:
@@ -338,7 +341,7 @@ def without(command, more):  # an option may be said once: what `more` says coun
     return kept
 
 
-def measure(bar, build, more):  # the records, and whether every run came to its end
+def measure(bar, build, more):  # the records, and whether every run completed
     records, whole, tool = [], True, str(pathlib.Path(build).resolve() / "attune")
     for command in bar.commands:
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as out:
@@ -356,7 +359,7 @@ def measure(bar, build, more):  # the records, and whether every run came to its
     for r in records:
         if r["status"] != "ok":
             refused.setdefault((r["subject"], r["message"]), []).append(r["problem"])
-    for (subject, message), problems in refused.items():  # a peer that is not here is said once, not at every row
+    for (subject, message), problems in refused.items():  # reports a missing peer once, not at every row
         more_rows = " and %d more" % (len(problems) - 1) if len(problems) > 1 else ""
         print("  %s, %s%s: %s" % (subject, problems[0], more_rows, message))
     return records, whole

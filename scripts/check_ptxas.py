@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Fails where a GPU kernel spills registers, or where ptxas warns (C75xx: wgmma serialised and its kin).
+"""Fails if a GPU kernel spills registers, or if ptxas warns (C75xx: wgmma serialized, and similar).
 
     check_ptxas.py BUILD_FOLDER EXCEPTIONS
 
-Reads the *.ptxas that scripts/nvcc_log.sh left beside the objects. A line of the exceptions file is a regular
+Reads the *.ptxas files that scripts/nvcc_log.sh writes next to the objects. A line of the exceptions file is a regular
 expression that a kernel's "name, sm_xx" must match, two spaces, and the reason.
 """
 import pathlib
@@ -24,7 +24,7 @@ def demangled(names):
 
 
 def findings(text):
-    """(mangled kernel or "", arch, sentence) of everything in one log that is not as it should be."""
+    """Returns (mangled kernel or "", arch, message) for every problem in one log."""
     kernel = arch = ""
     for line in text.splitlines():
         if found := re.search(r"Compiling entry function '(\w+)' for '(\w+)'", line):

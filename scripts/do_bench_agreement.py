@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# Whether two timers agree: torch:flash at five shapes, by triton.testing.do_bench and by `attune bench`, in one process
-# that loads the tool as the host of its peers does. Both flush 256 MB before each sample and take medians of events.
-# With do_bench's own 25 ms of warm-up an H200 gave 3612 us for the longest shape and 3503 us two seconds later; a clock
-# that settles under the power cap is a guess. So the clock is held below it where nvidia-smi may do that, do_bench gets
-# a longer warm-up, and runs right before and after the tool.
+# Checks that two timers agree: torch:flash at five shapes, timed by triton.testing.do_bench and by `attune bench`, in
+# one process that loads the tool like the host of its peers. Both flush 256 MB before each sample and take medians of
+# events. With do_bench's own warm-up of 25 ms an H200 took 3612 us for the longest shape, and 3503 us two seconds
+# later, because the clock was still settling under the power cap. So the clock is locked below the cap if nvidia-smi
+# permits, do_bench gets a longer warm-up, and it runs directly before and after the tool.
 #   do_bench_agreement.py <folder of the build>
 import ctypes
 import json
@@ -16,8 +16,8 @@ import torch
 from triton.testing import do_bench
 
 LIMIT = 0.02
-CLOCK = 1200  # MHz, that an H200 holds in every one of these
-WARM_UP, REPEAT = 200, 300  # ms, of do_bench
+CLOCK = 1200  # MHz; an H200 sustains it in all of these
+WARM_UP, REPEAT = 200, 300  # ms, for do_bench
 SHAPES = [  # batch, heads, length, dim, causal
     (32, 32, 512, 64, True),
     (16, 16, 1024, 128, False),
@@ -58,7 +58,7 @@ class Tool:
             os.dup2(kept[0], 1), os.dup2(kept[1], 2)
             for file in kept + [nowhere]:
                 os.close(file)
-            torch.cuda.set_stream(torch.cuda.default_stream())  # the tool's own is gone
+            torch.cuda.set_stream(torch.cuda.default_stream())  # the tool's stream is gone
             if code:
                 raise RuntimeError("attune bench %s: exit code %d" % (problem, code))
             return next(r for r in map(json.loads, out) if r["subject"] == "torch:flash")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# How far results are from attention in double, ours and PyTorch's FA2 on the same inputs: the root of the mean square
-# of the error of out, and of dq, dk and dv, averaged over 8 seeds. Ours may be 1.05 times FA2's. A backward takes out
-# and log-sum-exps of the forward of its machine, as FA2's takes its own. Calls go through the C interface.
+# Errors relative to attention in double, of our backends and of PyTorch's FA2 on the same inputs: the RMS error of out,
+# dq, dk and dv, averaged over 8 seeds. Ours may be 1.05 times FA2's. A backward takes out and lse from the forward of
+# the same architecture, as FA2 does. Calls go through the C interface.
 #   error_against_peer.py BUILD [--backends sm90_forward,sm90_backward,sm80_forward,sm80_backward] [--dtypes bf16,f16]
 #                         [--device cuda:0] [--seeds 8] [--dims 64,128,256] [--lengths 512,2048] [--heads 16]
 import argparse
@@ -15,14 +15,14 @@ SEEDS = 8
 BATCH = 4
 MASKS = "full", "causal"
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
-CODES = {torch.bfloat16: (4, 16), torch.float16: (2, 16), torch.float32: (2, 32)}  # DLPack's
+CODES = {torch.bfloat16: (4, 16), torch.float16: (2, 16), torch.float32: (2, 32)}  # DLPack codes
 
 
 class Problem(ctypes.Structure):
     _fields_ = [("size", ctypes.c_uint32), ("numbers", ctypes.c_int32 * 27), ("variant", ctypes.c_char * 160)]
 
 
-ROLES = {"q": 0, "k": 1, "v": 2, "out": 3, "lse": 4, "d_out": 28, "dq": 30, "dk": 31, "dv": 32}  # attune.h's
+ROLES = {"q": 0, "k": 1, "v": 2, "out": 3, "lse": 4, "d_out": 28, "dq": 30, "dk": 31, "dv": 32}  # values of attune.h
 
 
 class Tensor(ctypes.Structure):
@@ -38,7 +38,7 @@ class Tensor(ctypes.Structure):
                          *self.kept, 0, b"bshd"[:x.dim()])
 
 
-class Args(ctypes.Structure):  # its roles up to dv
+class Args(ctypes.Structure):  # roles up to dv
     _fields_ = [("size", ctypes.c_uint32), ("scale", ctypes.c_float), ("softcap", ctypes.c_float),
                 ("dropout", ctypes.c_float), ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t),
                 ("communicator", ctypes.c_void_p), ("role", ctypes.POINTER(Tensor) * 33)]
@@ -71,7 +71,7 @@ class Library:
             torch.cuda.synchronize()
         self.c.attune_plan_destroy(plan)
 
-    def results(self, backend, rest, q, k, v, d_out):  # as exact() has them: of a forward the first
+    def results(self, backend, rest, q, k, v, d_out):  # in the order of exact(); only out for a forward
         nowhere = float("nan")
         out, lse = torch.full_like(q, nowhere), torch.full(q.shape[:3], nowhere, device=q.device)
         given = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
@@ -95,7 +95,7 @@ def exact(q, k, v, d_out, causal):  # out, dq, dk, dv
     all = [torch.empty(q.shape, dtype=torch.float64, device=q.device) for _ in range(4)]
     hidden = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).triu(1)
     scale = q.shape[3]**-0.5
-    for b in range(q.shape[0]):  # one sequence at a time: its scores in double are half a gigabyte
+    for b in range(q.shape[0]):  # one sequence at a time: its scores in double take half a gigabyte
         x, y, z, d = (t[b].transpose(0, 1).double() for t in (q, k, v, d_out))
         weights = x @ y.transpose(1, 2) * scale
         if causal:
@@ -138,7 +138,7 @@ def main():
             wanted, theirs = exact(*inputs, mask == "causal"), flash(*inputs, mask == "causal")
             for backend in asked.backends.split(","):
                 ours = library.results(backend, rest, *inputs)
-                for n in range(len(ours)) if len(ours) == 1 else range(1, len(ours)):  # out is the forward's
+                for n in range(len(ours)) if len(ours) == 1 else range(1, len(ours)):  # out belongs to the forward
                     both = sums.setdefault((backend, n), [0.0, 0.0])
                     both[0] += error(ours[n], wanted[n])
                     both[1] += error(theirs[n], wanted[n])

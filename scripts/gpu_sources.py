@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Whether the GPU was checked since its sources changed. CI has no GPU, so it looks at the record of the last check.
+"""Checks that the GPU check is newer than the last change of its sources. CI has no GPU, so it reads the record of the
+last check.
 
-    gpu_sources.py hash            of every file that GPU code is made of, comments left out
+    gpu_sources.py hash            hash of all files that GPU code is built from, without comments
     gpu_sources.py list            those files
-    gpu_sources.py check RECORD    fails where the record is of other sources, or of a check that failed. Sources whose
-                                   machine code is the same count as those that were checked (scripts/machine_code.py)
-    gpu_sources.py failed RECORD   what failed in a check of these sources: the sanitizer's tool and backend, CUDA tests
-    gpu_sources.py again RECORD    what they gave when they ran again, from stdin, in the record
+    gpu_sources.py check RECORD    fails if the record is for other sources, or for a failed check. Sources with
+                                   identical machine code count as checked (scripts/machine_code.py)
+    gpu_sources.py failed RECORD   failures in a check of these sources: sanitizer tool and backend, or CUDA test
+    gpu_sources.py again RECORD    writes the results of repeated runs, from stdin, into the record
 """
 import hashlib
 import json
@@ -15,7 +16,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# What is compiled in a build with CUDA and in no other; what these include counts too.
+# Files compiled only in a build with CUDA; the files they include count too.
 PATTERNS = ["src/**/*.cu", "src/attention/cudnn/*.cpp", "src/machine/cuda/*.cpp"]
 PART = re.compile(r"(?P<name>.*): (?P<passed>\d+) passed, (?P<failed>\d+) failed")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -34,12 +35,12 @@ def sources(root=ROOT):
     return sorted(found)
 
 
-# A comment, or what looks like one within a string.
+# A comment, or a string, which may contain something that looks like one.
 COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
 
 
 def code_of(text):
-    """Without comments, and with any white space as one blank: words about code do not change it."""
+    """The text without comments and with normalized white space: comments do not change the hash."""
     kept = COMMENT.sub(lambda m: " " if m.group().startswith("/") else m.group(), text)
     return " ".join(kept.split())
 
@@ -52,7 +53,7 @@ def source_hash(root=ROOT):
     return whole.hexdigest()[:24]
 
 
-ALONE = ("compute-sanitizer ", "CUDA tests ")  # parts that can be run again
+ALONE = ("compute-sanitizer ", "CUDA tests ")  # parts that can be repeated
 AGAIN = "run scripts/gpu_check on a machine with a GPU and commit tests/gpu/record.json"
 
 
@@ -64,7 +65,7 @@ def read(record):
 
 
 def check(record, root=ROOT):
-    """A sentence, or None where all is well; a SystemExit where there is no record."""
+    """Returns a message, or None if all is well; raises SystemExit without a record."""
     last = read(record)
     if last.get("failed") != 0 or not last.get("passed"):
         return (f"the GPU check of {last.get('date')} passed {last.get('passed')} and failed {last.get('failed')}: "
@@ -77,7 +78,8 @@ def check(record, root=ROOT):
 
 
 def failed_runs(record, root=ROOT):
-    """Tool and backend of each, or CUDA tests and their name; a SystemExit where nothing can be run again."""
+    """Returns tool and backend of each failure, or "CUDA tests" and a name; raises SystemExit if nothing can be
+    repeated."""
     last = read(record)
     if last["sources"] != source_hash(root):
         sys.exit(f"{record} is of other sources (commit {last['commit']}): run scripts/gpu_check")

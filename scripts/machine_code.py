@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Shows that a change of the sources leaves the machine code as it was: every kernel and every host function.
+"""Shows that a source change leaves the machine code unchanged: every kernel and every host function.
 
-  scripts/machine_code.py list BUILD            a line for each kernel: hash, bytes, registers, shared memory, name
-  scripts/machine_code.py compare OLD NEW       two build folders; fails where the multisets differ
+  scripts/machine_code.py list BUILD            one line per kernel: hash, bytes, registers, shared memory, name
+  scripts/machine_code.py compare OLD NEW       two build folders; fails if the multisets differ
   scripts/machine_code.py compare OLD NEW --host   host functions too; -ffunction-sections gives each its own section
   scripts/machine_code.py compare OLD NEW --host --record tests/gpu/record.json
-                                                and, where every kernel is the same, names the sources that are here in
-                                                the record of the last GPU check: gpu_sources.py accepts them then
+                                                if every kernel is the same, also adds the current sources to the
+                                                record of the last GPU check, so that gpu_sources.py accepts them
 
-Build both folders with one compiler, for one architecture and without PTX, so that cubins are not compressed:
+Build both folders with the same compiler, for one architecture and without PTX, so that cubins are not compressed:
 
   cmake -S . -B BUILD -DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS=90 -DATTUNE_CUDA_PTX=OFF -DATTUNE_TOOL=OFF \\
     -DATTUNE_TESTS=OFF -DATTUNE_PYTHON=OFF -DCMAKE_CXX_FLAGS=-ffunction-sections \\
     -DCMAKE_CUDA_FLAGS=-Xcompiler=-ffunction-sections && cmake --build BUILD --target attune_shared
 
-A kernel is its `.text.*` section and the section of its attributes, `.nv.info.*` (registers, stack, barriers,
-parameters), and the bytes of static shared memory. Names are not compared: renames are what this is for. Host code is
-compared without relocations, so a call of another function is not seen; the tests see that.
+A kernel consists of its `.text.*` section, its attributes in `.nv.info.*` (registers, stack, barriers, parameters) and
+its bytes of static shared memory. Names are not compared, because renames are the purpose. Host code is compared
+without relocations, so a call to a different function goes unnoticed; the tests cover that.
 """
 
 import argparse
@@ -57,14 +57,14 @@ def sections(image):
 
 
 def end_of(image):
-    """How long an ELF file is: its section headers come last, or its program headers."""
+    """The length of an ELF file, which ends with its section headers or its program headers."""
     (programs, heads) = struct.unpack_from("<QQ", image, 0x20)
     program_size, program_count, size, count, _ = struct.unpack_from("<HHHHH", image, 0x36)
     return max(heads + size * count, programs + program_size * program_count)
 
 
 def cubins(image):
-    """The cubins of an object file: ELF files within its section of fat binaries."""
+    """The cubins of an object file: ELF files inside its fat-binary section."""
     for s in sections(image):
         if s.name != ".nv_fatbin":
             continue
@@ -75,25 +75,25 @@ def cubins(image):
             at = s.data.find(ELF, at + end_of(cubin))
 
 
-PARAM_CBANK, EXTERNS = 0x0A, 0x0F  # begin with the index of a symbol, or are such indices
-OF_KERNELS = {0x2F: "registers", 0x11: "frame", 0x12: "stack", 0x23: "most stack"}  # in .nv.info: a symbol and a number
+PARAM_CBANK, EXTERNS = 0x0A, 0x0F  # start with a symbol index, or consist of symbol indices
+OF_KERNELS = {0x2F: "registers", 0x11: "frame", 0x12: "stack", 0x23: "most stack"}  # in .nv.info: symbol and number
 
 
 def attributes(data):
-    """Attribute and value of each entry of a section of attributes."""
+    """The attribute and value of each entry of an attribute section."""
     at, found = 0, []
     while at + 4 <= len(data):
         form, kind, size = struct.unpack_from("<BBH", data, at)
         at += 4
         value = struct.pack("<H", size)
-        if form == 4:  # its size, then its bytes
+        if form == 4:  # the size, then the bytes
             value, at = data[at : at + size], at + size
         found.append((kind, value))
     return found
 
 
 def numbers_of(found):
-    """By kernel: registers and stack, from the attributes of the whole cubin."""
+    """Registers and stack by kernel, from the attributes of the whole cubin."""
     text = found[".strtab"].data
     names = []
     for at in range(0, len(found[".symtab"].data), 24):
@@ -108,7 +108,7 @@ def numbers_of(found):
 
 
 def kernels(image):
-    """(hash, bytes, registers, shared bytes, name) of each kernel of a cubin."""
+    """(hash, bytes, registers, shared bytes, name) of each kernel in a cubin."""
     found = {s.name: s for s in sections(image)}
     numbers = numbers_of(found)
     for name, s in found.items():
@@ -130,7 +130,7 @@ def device_code(folder):
 
 
 def host_code(folder):
-    """(hash, name) of each section of host code."""
+    """(hash, name) of each host code section."""
     found = []
     for path in objects(folder):
         for s in sections(path.read_bytes()):
@@ -147,7 +147,7 @@ def objects(folder):
 
 
 def different(old, new, what):
-    """Prints what one side has and the other has not; how many."""
+    """Prints entries that only one side has; returns their number."""
     a, b = (collections.Counter(x[0] for x in side) for side in (old, new))
     count = 0
     for sign, side, more in (("-", old, a - b), ("+", new, b - a)):
@@ -189,7 +189,7 @@ def architecture(folder):
 
 
 def write_record(path, kernels, architecture, host):
-    """Sources once, with what was compared for each architecture."""
+    """Writes the sources once, with the results for each architecture."""
     record = json.loads(pathlib.Path(path).read_text())
     sources = gpu_sources.source_hash()
     entries = record.setdefault("same_code", [])

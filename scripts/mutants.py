@@ -1,7 +1,7 @@
-"""The bugs that mutate.py plants: file, exact text that occurs once, what it becomes, what that breaks, who sees it.
+"""The bugs that mutate.py plants: file, exact text that occurs once, replacement, effect, and the tests that detect it.
 
-Programs are asked in order until one fails, so the one that should see the bug comes first. Texts that the code has
-outgrown are an error: a mutant that is not planted proves nothing.
+Tests run in order until one fails, so the most likely one comes first. A text that no longer occurs in the code is an
+error: a mutant that is not planted proves nothing.
 """
 
 MASK, ARGS, SOFTMAX = "src/core/mask.h", "src/core/args.h", "src/core/softmax.h"
@@ -106,7 +106,7 @@ MUTANTS = [
      "a file with turned line ends is refused", ["plan_rules_test"]),
     (RULES, "if (!is_new) return", "if (false) return",
      "two rules with one condition are accepted", ["plan_rules_test"]),
-    # Checks of arguments
+    # Argument checks
     (CHECK, "if (const Roles missing = required & ~given)",
      "if (const Roles missing = required & ~given & ~roles(Role::v))",
      "a call without v is run", ["capi_misuse"]),
@@ -242,7 +242,7 @@ MUTANTS = [
      "cross-attention is turned", ["modules_module_test"]),
     (MODULE, "place & 1 ? std::sin(turn) : std::cos(turn)", "std::cos(turn)",
      "parameters begin in equal pairs", ["modules_module_test"]),
-    # Patterns of blocks, their lists, and the scorer of content-adaptive ones
+    # Block patterns, their lists, and the scorer of content-adaptive patterns
     (PATTERN, "return {home(q.first), home(q.last - 1) + 1};", "return {home(q.first), home(q.first) + 1};",
      "blocks: a block of queries astride two key blocks stands on the first alone", ["variants_blocks_test"]),
     (PATTERN, "last = walk.last_key(q.last - 1);", "last = walk.last_key(q.first);",
@@ -384,7 +384,7 @@ MUTANTS = [
      "ring: a short message is taken", ["transport_ranks_test"]),
     (RANKS, "if (g.gone[size_t(me.rank)].empty()) g.gone[size_t(me.rank)] = why;", "",
      "ring: a rank that fails does not tell the others", ["variants_ring_test", "transport_ranks_test"]),
-    # The slow, obvious way
+    # The masked dense reference method
     ("src/core/variant/masked.h", "value ? value[all.entry(i / size.q) + n] : 0", "value ? value[n] : 0",
      "masked: a block has the number of another row's", ["variants_masked_test"]),
     ("src/core/variant/masked.h", "j < s.len_k && s.band.visible(i, j) ? 0.f", "s.band.visible(i, j + 1) ? 0.f",

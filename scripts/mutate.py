@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Plants the bugs of mutants.py one at a time in a copy of the tree and asks the tests: a bug that no test sees
-survives, and that is a hole in the tests.
+"""Plants the bugs of mutants.py one at a time in a copy of the tree and runs the tests. A bug that no test detects
+survives, which is a gap in the tests.
 
-  scripts/mutate.py                     all of them; writes build/mutation.md; fails if one survives
-  scripts/mutate.py --since COMMIT      those whose file has changed since, and those that are new since; replaces
-                                        their rows in build/mutation.md, where it exists, and keeps the others
+  scripts/mutate.py                     all mutants; writes build/mutation.md; fails if one survives
+  scripts/mutate.py --since COMMIT      mutants that are new, or whose file has changed, since COMMIT; replaces their
+                                        rows in build/mutation.md, if it exists, and keeps the others
   scripts/mutate.py --out FILE          writes there instead
-  scripts/mutate.py --only core/mask    those whose file or description contains the text; writes nothing
+  scripts/mutate.py --only core/mask    mutants whose file or description contains the text; writes nothing
   scripts/mutate.py --list
 """
 
@@ -26,16 +26,16 @@ from mutants import MUTANTS  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build-mutants"
 TREE, BUILD = WORK / "tree", WORK / "build"
-LIMIT_S = 300  # a mutant that never ends is seen, too
+LIMIT_S = 300  # a mutant that never ends counts as detected
 
 
 def outgrown(mutants):
-    """A sentence for each that cannot be planted: the code has changed, and the mutant has not followed."""
+    """A message for each mutant that cannot be planted because the code has changed."""
     return [f"{m[0]} does not hold exactly once: {m[1]}" for m in mutants if (ROOT / m[0]).read_text().count(m[1]) != 1]
 
 
 def run(*command, limit=None, **more):
-    """The exit status and what was printed; 124 past the limit."""
+    """Returns the exit status and the output; 124 after the time limit."""
     try:
         done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               errors="replace", timeout=limit, **more)
@@ -45,7 +45,7 @@ def run(*command, limit=None, **more):
 
 
 def copy_tree():
-    """What git would know of, with its times, so that a second run builds little."""
+    """Copies the files that git would track, with their times, so that a second run rebuilds little."""
     _, names = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT)
     kept = set()
     for name in names.splitlines():
@@ -73,7 +73,8 @@ def configure():
 
 
 def build_core(program, jobs):
-    """A test of src/core needs nothing but src/core: a header of it then costs seconds and not the whole library."""
+    """Builds a test of src/core with src/core alone: a change to its headers then costs seconds, not the whole library.
+    """
     test = TREE / "tests" / "core" / f"{program.removeprefix('core_')}.cpp"
     sources = [test, *sorted(TREE.glob("src/core/**/*.cpp"))]
     compiler = (["ccache"] if shutil.which("ccache") else []) + [os.environ.get("CXX", "g++")]
@@ -98,7 +99,7 @@ def build(program, jobs):
 
 
 def failure(program):
-    """The first test of the program that fails, as "program: test", or None."""
+    """The first failing test of the program, as "program: test", or None."""
     status, text = run(BUILD / "tests" / program, "--gtest_brief=1", "--gtest_fail_fast", limit=LIMIT_S, cwd=BUILD)
     if not status:
         return None
@@ -107,7 +108,7 @@ def failure(program):
 
 
 def judge(mutant, jobs):
-    """'killed', 'survived' or 'does not compile', and by whom."""
+    """Returns 'killed', 'survived' or 'does not compile', and by which test."""
     file, old, new, _, programs = mutant
     path = TREE / file
     text = path.read_text()
@@ -130,7 +131,7 @@ def text_of(commit, path):
 
 
 def changed_since(commit, mutants):
-    """Those whose file is another one now, and those that were not in the list."""
+    """Mutants whose file has changed, and mutants that are new."""
     if run("git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", cwd=ROOT)[0]:
         sys.exit(f"--since: '{commit}' is not a commit")
     before = {}
@@ -148,7 +149,7 @@ def row_of(mutant, result, by):
 
 
 def page(rows, ran):
-    """The page of these rows; `ran` says when they ran."""
+    """The page with these rows; `ran` states when they ran."""
     killed = sum("| killed |" in row for row in rows)
     return "\n".join(["# Mutation", "",
                       f"`scripts/mutate.py` plants {len(rows)} bugs, one at a time, builds and runs the tests that "
@@ -158,7 +159,7 @@ def page(rows, ran):
 
 
 def merged(old, mutants, results):
-    """Rows of all mutants: those of `results`, and of the others what the page `old` says of them."""
+    """Rows of all mutants: from `results`, or for the others from the page `old`."""
     rows = {row_of(m, "", "").split("|  |")[0]: row_of(m, result, by) for m, result, by in results}
     for line in old.splitlines():
         if line.startswith("| `"):

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Stands before nvcc: keeps what it says beside the object, as <object>.ptxas, and shows it only where it matters.
-[ -n "$1" ] || shift  # CMake puts an empty launcher before it where there is none
+# Wrapper around nvcc: writes its output next to the object, as <object>.ptxas, and shows it only if it matters.
+[ -n "$1" ] || shift  # without a launcher, CMake passes an empty first argument
 before= object=
 for word in "$@"; do
   [ "$before" != -o ] || object=$word

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Leaves out one arrival, wait or fence of the Hopper kernels at a time, and asks the tests of tests/emulated: one that
-nobody misses is a hole in the tests, or does nothing (EQUIVALENT says why).
+"""Removes one arrival, wait or fence of the Hopper kernels at a time, and runs tests/emulated. A removal that no test
+detects is a gap in the tests, or has no effect (EQUIVALENT explains why).
 
-  scripts/protocol_mutants.py                      all of them; fails if one survives that is not in EQUIVALENT
+  scripts/protocol_mutants.py                      all mutants; fails if one survives that is not in EQUIVALENT
   scripts/protocol_mutants.py --only forward/consumer_band
   scripts/protocol_mutants.py --list
 
-A header is compiled once with each of its test programs: every call is behind a number that the program reads from
-ATTUNE_MUTANT, so a mutant is a run and not a build. Needs g++ (or CXX) and GoogleTest; writes to a temporary folder.
+A header is compiled once with each of its test programs: every call is guarded by a number that the program reads from
+ATTUNE_MUTANT, so a mutant costs a run and not a build. Needs g++ (or CXX) and GoogleTest; writes to a temporary folder.
 """
 
 import argparse
@@ -23,12 +23,12 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = ["-std=c++20", "-O1", "-w"]
-LIMIT_S = 600  # of a program; a mutant that never ends is seen, too
+LIMIT_S = 600  # per program; a mutant that never ends counts as detected
 
-# Programs, and which of their tests.
+# Test programs, optionally with a filter.
 FORWARD, BAND, LISTS = "sm90_forward_matrix_test", "sm90_band_matrix_test", "sm90_lists_matrix_test"
 BACKWARD, WIDE, ANY = "sm90_backward_test", "sm90_two_kernel_test", "sm90_general_test"
-HEADERS = {  # and the programs that are asked, one after the other
+HEADERS = {  # the programs to run, in order
     "sm90/forward/consumer_band.h": [BAND],
     "sm90/forward/consumer_lists.h": [LISTS + " *each_warpgroup*"],
     "sm90/forward/split_kv.h": ["sm90_split_kv_test"],
@@ -46,7 +46,7 @@ HEADERS = {  # and the programs that are asked, one after the other
     "sm90/backward/general/kernel_dq.h": [ANY],
     "sm90/backward/general/kernel_dkdv.h": [ANY],
 }
-# Calls that arrive, wait, fence or give back; a function made of them is one, too.
+# Calls that arrive, wait, fence or release, and functions that consist of them.
 CALLS = ("arrive arrive_expect wait named_sync named_arrive release release_q give_back give_back_passed wait_full "
          "wait_q wait_k wait_keys wait_last wait_tile wait_products wait_stores_read wait_stores have_left turn_begin "
          "turn_end publish_shared publish_global await_places meet __syncwarp __syncthreads").split()
@@ -55,7 +55,7 @@ DEFINED = re.compile(r"(void|bool|auto)\s+$")
 
 FUNCTION = re.compile(r"__device__[^;{}()]*?(\w+)\(")
 
-# By header and "function: call", with #2 for the second of the same: why nobody can miss it.
+# By header and "function: call", with #2 for the second one of the same name: why removing it has no effect.
 EQUIVALENT = {
     ("sm90/forward/consumer_band.h", "have_left: __syncwarp()"):
         "each lane gives q back for itself, and one that has sent out has waited for its own stores",
@@ -75,7 +75,7 @@ class Site:
 
 
 def sites_of(header):
-    """The calls of a header, in order."""
+    """The calls in a header, in order."""
     source = (ROOT / "src" / "attention" / header).read_text()
     code = re.sub(r"//[^\n]*", lambda m: " " * len(m.group()), source)
     found = []
@@ -97,7 +97,7 @@ def sites_of(header):
 
 
 def switched(source, sites):
-    """The header with each call behind its number."""
+    """The header with each call guarded by its number."""
     for s in reversed(sites):
         call = f"(::attune_mutant == {s.number} ? void() : void({source[s.begin : s.end]}))"
         source = source[: s.begin] + call + source[s.end :]
@@ -105,7 +105,7 @@ def switched(source, sites):
 
 
 def nested(sites):
-    """Sites that lie within another: none is expected."""
+    """Whether a site lies within another; none is expected."""
     return any(a.end > b.begin for a, b in zip(sites, sites[1:]))
 
 
@@ -119,7 +119,7 @@ def compiled(work, name, *arguments):
 
 
 def build_core(work, source):
-    """Tests name the problem they run."""
+    """The tests link these sources to print the problem they run."""
     compiled(work, source.name, "-c", str(source), "-o", str(work / f"core_{source.stem}.o"))
 
 
@@ -129,7 +129,7 @@ def build(work, program):
 
 
 def ask(work, site, programs):
-    """What sees it, and after how many seconds; None: nobody."""
+    """Returns the test that detects the mutant and the seconds it took; None if it survives."""
     begun = time.time()
     for program, _, tests in (p.partition(" ") for p in programs):
         try:

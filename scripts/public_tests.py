@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Runs other people's tests of the interfaces that attune has, against attune: those of flash_attn 2, of
-FlashAttention-3, and of PyTorch's scaled_dot_product_attention. Their sources are the caller's.
+"""Runs third-party tests of the interfaces that attune implements, against attune: those of flash_attn 2, of
+FlashAttention-3, and of PyTorch's scaled_dot_product_attention. The caller provides their sources.
 
     scripts/public_tests.py flash_attn PATH_OF_FLASH_ATTENTION --seconds 60
     scripts/public_tests.py fa3 PATH_OF_FLASH_ATTENTION --part 3/40
     scripts/public_tests.py export PATH_OF_FLASH_ATTENTION --part 1/1      # torch.export and packages; writes model.pt2
     scripts/public_tests.py sdpa PATH_OF_PYTORCH            # its test/test_transformers.py
-    scripts/public_tests.py samples                         # of SDPA, out of the PyTorch that is installed
+    scripts/public_tests.py samples                         # SDPA samples of the installed PyTorch
 
-The first two have tens of thousands of parameters a test: they are drawn at random until the time is over; --part I/N
-runs the I-th of N parts, which together are all of them, in an order that is shuffled but always the same, and with
---seconds as much of it as there is time for. On a machine without a GPU "cuda" in their text is read as "cpu". Tests of
-PyTorch choose one of its kernels, of which attune takes the place, but not that of "math", which they compare with;
-those that ask for a kernel's own errors, choices and nested tensors are left out.
-FlashAttention-3's tests take tolerances from what x + 0.3 - 0.3 loses. A CPU rounds 0.3 to x's dtype first, so that of
-a gradient of 0 is 0 there; with --gpu-tolerance it is what it is on a GPU.
---only and --skip choose tests by a regular expression."""
+The first two have tens of thousands of parameter sets per test, which are drawn at random until the time is over.
+--part I/N runs the I-th of N parts, which together cover all of them in a fixed shuffled order; with --seconds, as many
+as fit into the time. Without a GPU, "cuda" in the test sources is read as "cpu". The PyTorch tests select one of its
+kernels, which attune replaces, except "math", which they compare with. Tests of a kernel's own errors, of kernel
+selection and of nested tensors are excluded. FlashAttention-3's tests derive tolerances from the rounding error of x +
+0.3 - 0.3. A CPU rounds 0.3 to x's dtype first, so the tolerance of a gradient of 0 is 0 there; --gpu-tolerance uses the
+value of a GPU. --only and --skip select tests by a regular expression."""
 
 from __future__ import annotations
 
@@ -39,15 +38,15 @@ import attune.flash_attn
 import attune.torch
 import attune.torch._route as inside
 
-# These ask about insides that are flash_attn's own: its C++ functions and the schemas of its operators.
+# Tests of flash_attn internals: its C++ functions and the schemas of its operators.
 INSIDES = "generator_arg|paged_kv_num_splits|bw_compat"
-# These ask which of PyTorch's kernels runs and what it refuses; the last, that a seed drops what its kernels drop.
+# Tests of PyTorch's kernel selection and refusals; the last checks that a seed drops the same elements as its kernels.
 CHOICES = "_fail|invalid|choice|priority|determinism|nested|heuristic|Xpu|encoderlayer_subclass"
 
 
 def stand_in(checkout: pathlib.Path) -> None:
-    """`import flash_attn` is attune from here on; what it has not comes from the checkout, as on a GPU do padding and
-    rotary embeddings, which are Triton's there."""
+    """Makes `import flash_attn` load attune. The rest comes from the checkout: padding and rotary embeddings, which use
+    Triton on a GPU."""
     attune.flash_attn.install()
     attune.flash_attn.__path__.insert(0, str(checkout / "flash_attn"))
     for name in ("bert_padding", "layers", "layers.rotary") if torch.cuda.is_available() else ():
@@ -58,7 +57,7 @@ def stand_in(checkout: pathlib.Path) -> None:
 
 
 def lost_on_gpu(x: torch.Tensor) -> torch.Tensor:
-    """x + 0.3 - 0.3 - x as a GPU rounds it: numbers that are not tensors are f32 there."""
+    """x + 0.3 - 0.3 - x as a GPU rounds it: Python scalars are f32 there."""
     return ((x.float() + 0.3).to(x.dtype).float() - 0.3).to(x.dtype) - x
 
 
@@ -78,7 +77,7 @@ def load(path: pathlib.Path, knows_cpu: bool = False, gpu_tolerance: bool = Fals
 
 
 def parameters(test: Callable[..., None]) -> tuple[int, Callable[[int], dict[str, Any]]]:
-    """How many sets of them there are, and the n-th."""
+    """The number of parameter sets, and a function that returns the n-th."""
     names: list[list[str]] = []
     values: list[list[Any]] = []
     for mark in getattr(test, "pytestmark", []):
@@ -99,7 +98,7 @@ def parameters(test: Callable[..., None]) -> tuple[int, Callable[[int], dict[str
 
 
 def chosen(count: int, part: tuple[int, int] | None, draw: random.Random) -> Iterator[int]:
-    """Numbers below count: at random without end, or those of the part."""
+    """Numbers below count: endless at random, or those of the part."""
     if part is None:
         while count:
             yield draw.randrange(count)
@@ -137,7 +136,7 @@ class Results:
             self.counts[test.__name__, "passed"] += 1
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # pytest's Skipped is none of Exception
+        except BaseException as error:  # pytest's Skipped does not derive from Exception
             skipped = type(error).__name__ == "Skipped"
             self.counts[test.__name__, "skipped" if skipped else "failed"] += 1
             if not skipped:
@@ -189,7 +188,7 @@ def run_file(path: pathlib.Path, options: argparse.Namespace) -> int:
 
 
 def without_expecttest() -> None:
-    """PyTorch's own helpers of tests import it, also for tests that need nothing of it."""
+    """PyTorch's test helpers import expecttest, even for tests that do not use it."""
     try:
         import expecttest  # noqa: F401
     except ImportError:
@@ -198,9 +197,9 @@ def without_expecttest() -> None:
 
 
 def run_samples(options: argparse.Namespace) -> int:
-    """PyTorch's own samples of scaled_dot_product_attention, the answer and gradients: at most twice as far from f64 as
-    PyTorch's, or eight last bits of the greatest number that goes in or comes out (out is rounded before a backward
-    reads it), and f32's last bit for every unit of the greatest score, which is an exponent."""
+    """PyTorch's own samples of scaled_dot_product_attention, output and gradients. The error relative to f64 may be
+    twice PyTorch's, or eight ulps of the largest input or output (out is rounded before a backward reads it), plus one
+    f32 ulp per unit of the largest score, which is an exponent."""
     without_expecttest()
     from torch.testing._internal.common_methods_invocations import op_db
     theirs, results = torch.nn.functional.scaled_dot_product_attention, Results()
@@ -219,7 +218,7 @@ def run_samples(options: argparse.Namespace) -> int:
     def compared(sample: Any) -> None:
         dtype = sample.input.dtype
         got = answer(attune.torch.scaled_dot_product_attention, sample, dtype)
-        if sample.kwargs.get("dropout_p"):  # what is dropped is each one's own choice
+        if sample.kwargs.get("dropout_p"):  # each implementation drops different elements
             return
         given = (sample.input, *sample.args[:2])
         most = max([t.abs().max().item() for t in given if t.numel()], default=0.0)
@@ -265,12 +264,13 @@ def run_sdpa(path: pathlib.Path, options: argparse.Namespace) -> int:
         if options.part:
             asked = asked[options.part[0] - 1::options.part[1]]
         ran = Timed(time.monotonic() + (options.seconds or math.inf))
-        unittest.TestSuite(asked).run(ran)  # with what their classes set up
+        unittest.TestSuite(asked).run(ran)  # including class-level setup
         for test, why in ran.failures + ran.errors:
             said = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", why, re.MULTILINE) or why.strip().splitlines()
             print(f"failed {test.id()}: {said[-1][:400]}")
         failed = len(ran.failures) + len(ran.errors)
-        passed = max(ran.testsRun - failed - len(ran.skipped), 0)  # a class that is not set up fails, and is no test
+        # A class that fails to set up counts as a failure, but not as a test.
+        passed = max(ran.testsRun - failed - len(ran.skipped), 0)
         print(f"{passed} passed, {failed} failed, {len(ran.skipped)} skipped, "
               f"{len(asked) - ran.testsRun} not run")
         print(f"attune ran {counters.attune}, PyTorch {counters.torch}: {dict(counters.why)}")

@@ -4,7 +4,7 @@
     scripts/python_api.py docs/python_api.md
     scripts/python_api.py --check docs/python_api.md
 
-The source is read, not imported, so the page does not depend on what is installed."""
+The source is parsed, not imported, so the page does not depend on the installation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pathlib
 import sys
 import textwrap
 
-MODULES = {  # files where their names are; the first one has __all__
+MODULES = {  # files that define the names; the first one has __all__
     "attune": ("__init__.py", "_attend.py", "_blocks.py", "_cache.py", "_module.py", "_view.py", "_spec.py",
                "_core.pyi"),
     "attune.torch": ("torch/__init__.py", "torch/_attend.py", "torch/_sdpa.py", "torch/_route.py",
@@ -28,9 +28,9 @@ MODULES = {  # files where their names are; the first one has __all__
     "attune.transformers": ("transformers.py",),
     "attune.jax": ("jax.py",),
 }
-ALSO = {"attune.torch": ["Counters"]}  # types of what is there
-SAME = {"attune.flash_attn.flash_attn_interface": "attune.flash_attn"}  # whose names are those of another
-HIDDEN = {"extra_repr", "sized", "gradients"}  # methods that modules share, and nobody else's
+ALSO = {"attune.torch": ["Counters"]}  # types of public objects
+SAME = {"attune.flash_attn.flash_attn_interface": "attune.flash_attn"}  # modules that re-export the names of another
+HIDDEN = {"extra_repr", "sized", "gradients"}  # methods shared by modules, not for users
 HERE = pathlib.Path(__file__).resolve().parent.parent / "python" / "attune"
 
 
@@ -49,7 +49,7 @@ def signature(node: ast.FunctionDef) -> str:
 
 
 def fields(node: ast.ClassDef) -> list[str]:
-    """Those of a class that makes its __init__ of them."""
+    """The annotated public fields of a class, from which its __init__ is generated."""
     return [f"    {f.target.id}: {ast.unparse(f.annotation)}" for f in node.body
             if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name) and not f.target.id.startswith("_")]
 
@@ -79,7 +79,7 @@ def entry(node: ast.AST) -> list[str]:
 
 
 def entries(module: str, public: list[str]) -> dict[str, list[str]]:
-    """Lines of each of the module's names that has a docstring; that of a variable is the text behind it."""
+    """The lines of each name of the module that has a docstring; for a variable, the string after it."""
     found = {}
     for file in MODULES[module]:
         body = ast.parse((HERE / file).read_text()).body
@@ -96,7 +96,7 @@ def entries(module: str, public: list[str]) -> dict[str, list[str]]:
 
 
 def page() -> tuple[str, list[str]]:
-    """The page, and the public names that are not on it."""
+    """The page, and the public names that are missing from it."""
     lines = ["# The Python package, by its docstrings", "",
              "Written by `scripts/python_api.py`; [python.md](python.md) is the page to read first.", ""]
     missing = []

@@ -1,7 +1,6 @@
-# Sourced by ./run, ./test and scripts/gpu_check: what the build needs, installed where it is missing and a package
-# manager is there.
-# Nothing here is fatal. What cannot be had is either found missing by the build, or left out with a stated loss.
-# Debian 12 and 13, Ubuntu 22.04 and 24.04; elsewhere it only looks.
+# Sourced by ./run, ./test and scripts/gpu_check: installs missing build requirements if a package manager is available.
+# Nothing here is fatal: a missing requirement either stops the build later, or is left out with a stated loss. Supports
+# Debian 12 and 13, Ubuntu 22.04 and 24.04; elsewhere it only checks.
 
 losses=()
 lose() { losses+=("$1"); echo "left out: $1"; }
@@ -12,7 +11,7 @@ cores() { nproc 2> /dev/null || echo 2; }
 
 good_cmake() { have cmake && at_least 3.25 "$(cmake --version | sed -n '1s/[^0-9]*//p')"; }
 
-# The first compiler that is new enough. CC and CXX, where given, are taken as they are.
+# The first compiler that is new enough. CC and CXX, if set, are used as they are.
 pick_compiler() {
   [ -z "${CXX:-}" ] || return 0
   local name
@@ -25,7 +24,7 @@ pick_compiler() {
   if have clang++ && at_least 14 "$(clang++ -dumpversion)"; then export CXX=clang++ CC=clang; fi
 }
 
-# Headers that the compiler does not see, from "header package" lines.
+# Headers that the compiler cannot find, from "header package" lines.
 missing_headers() {
   local line
   while read -r line; do
@@ -56,14 +55,14 @@ apt_install() {
   local name failed=0
   "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" \
     > /dev/null 2>&1 ||
-    for name in "$@"; do  # one unknown package must not keep the others away
+    for name in "$@"; do  # one unknown package must not block the others
       "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$name" \
         > /dev/null 2>&1 || { echo "could not install $name"; failed=1; }
     done
   return $failed
 }
 
-# install_missing FOLDER build|test|fuzz: what is already there costs a tenth of a second and no network.
+# install_missing FOLDER build|test|fuzz: if everything is present, takes a tenth of a second and no network.
 install_missing() {
   local folder=$1 purpose=$2 stamp=$1/.installed-$2 packages=()
   mkdir -p "$folder"
@@ -78,8 +77,8 @@ install_missing() {
   have python3 || packages+=(python3)
   apt_install "${packages[@]}" || true
   pick_compiler
-  [ -n "${CXX:-}" ] || { apt_install g++-12 || true; pick_compiler; }  # Ubuntu 22.04's own is g++ 11
-  if ! good_cmake && have python3; then                                # and its cmake 3.22
+  [ -n "${CXX:-}" ] || { apt_install g++-12 || true; pick_compiler; }  # Ubuntu 22.04 has g++ 11
+  if ! good_cmake && have python3; then                                # and cmake 3.22
     apt_install python3-venv || true
     python3 -m venv "$folder/tools" && "$folder/tools/bin/pip" -q install 'cmake>=3.25' &&
       PATH=$PWD/$folder/tools/bin:$PATH || echo "could not install cmake 3.25 or later"
@@ -96,9 +95,9 @@ rapidcheck.h librapidcheck-dev"
   { ldconfig -p 2> /dev/null || /sbin/ldconfig -p; } | grep 'libsqlite3\.so\.0' > /dev/null || packages+=(libsqlite3-0)
   # For the Python package.
   if [ "$purpose" != build ] && have python3 && ! python_headers; then packages+=(python3-dev); fi
-  # For the tests of the MPI plug-in, which is built where MPI is.
+  # For the tests of the MPI plug-in, which is built if MPI is present.
   if [ "$purpose" != build ] && ! { have mpirun && have mpicc; }; then packages+=(openmpi-bin libopenmpi-dev); fi
-  # For the tests of reports in a browser. Ubuntu's package is a stub for one that does not run in a container.
+  # For the browser tests of reports. Ubuntu's package is a stub for one that does not run in a container.
   if [ "$purpose" != build ] && ! have chromium && grep -q '^ID=debian' /etc/os-release 2> /dev/null; then
     packages+=(chromium)
   fi
@@ -111,13 +110,13 @@ rapidcheck.h librapidcheck-dev"
   touch "$stamp"
 }
 
-# The compute capability of the first GPU, as 90; nothing without one.
+# The compute capability of the first GPU, as 90; empty without a GPU.
 gpu_capability() {
   { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null || true; } | head -1 | tr -cd 0-9
 }
 
-# not_here LOG CAPABILITY: what this machine lacks where `attune parity --backend` ran nothing; nothing where it ran, or
-# should have. A build for one GPU has kernels for Hopper only if that GPU is one.
+# not_here LOG CAPABILITY: what this machine lacks if `attune parity --backend` ran nothing; empty if it ran, or should
+# have. A build for one GPU has Hopper kernels only if that GPU is Hopper.
 not_here() {
   local line
   line=$(grep -m 1 -E "^attune parity: (no backend ran: |backend '.*' is not one of)" "$1") || return 0
@@ -127,15 +126,15 @@ not_here() {
   esac
 }
 
-# good_nvcc NVCC CAPABILITY FOLDER: whether it compiles C++20 for that GPU, with a host compiler that it takes, and what
-# it makes can be linked. Ubuntu 22.04's own, 11.5, does not.
+# good_nvcc NVCC CAPABILITY FOLDER: whether it compiles C++20 for that GPU, with a host compiler that it accepts, and
+# the result links. Ubuntu 22.04's nvcc 11.5 does not.
 good_nvcc() {
   printf '#include <concepts>\n__global__ void nothing() {}\nint main() {}\n' > "$3/nvcc_trial.cu"
   "$1" -std=c++20 -arch="sm_$2" "$3/nvcc_trial.cu" -o "$3/nvcc_trial" > "$3/nvcc_trial.log" 2>&1
 }
 
-# find_nvcc FOLDER [CAPABILITY]: nvcc of this machine, else the one that install_nvcc put into FOLDER; with a
-# capability, the first that is good for it.
+# find_nvcc FOLDER [CAPABILITY]: this machine's nvcc, else the one that install_nvcc put into FOLDER; with a capability,
+# the first that works for it.
 find_nvcc() {
   local name
   for name in "${CUDACXX:-}" "$(command -v nvcc)" "${CUDA_HOME:-}/bin/nvcc" /usr/local/cuda/bin/nvcc \
@@ -145,7 +144,7 @@ find_nvcc() {
   return 1
 }
 
-# fetch_nvcc FOLDER: NVIDIA's compiler and runtime from PyPI, 330 MB. There they are whole from CUDA 13 on.
+# fetch_nvcc FOLDER: NVIDIA's compiler and runtime from PyPI, 330 MB. The packages are complete from CUDA 13 on.
 fetch_nvcc() {
   local folder=$1 name wanted=()
   have python3 && python3 -c 'import ensurepip' 2> /dev/null || apt_install python3-venv || return 1
@@ -154,13 +153,13 @@ fetch_nvcc() {
   wanted+=("nvidia-nvvm==13.0.*" nvidia-nvtx)
   python3 -m venv "$folder/cuda" && "$folder/cuda/bin/pip" -q install "${wanted[@]}" ||
     { echo "could not install nvcc from PyPI"; return 1; }
-  # nvcc looks for libraries in lib64 and CMake for libcudart.so. The packages have neither: nothing would be linked.
+  # nvcc searches for libraries in lib64, and CMake for libcudart.so. The packages have neither, so linking would fail.
   for name in "$folder"/cuda/lib/python3*/site-packages/nvidia/cu13; do
     ln -sfn lib "$name/lib64" && ln -sf libcudart.so.13 "$name/lib/libcudart.so"
   done
 }
 
-# install_nvcc FOLDER: the same where the driver can run what it makes.
+# install_nvcc FOLDER: the same, if the driver can run its output.
 install_nvcc() {
   local driver
   driver=$(nvidia-smi 2> /dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
@@ -169,7 +168,7 @@ install_nvcc() {
   fetch_nvcc "$1"
 }
 
-# choose_cuda FOLDER: how to build for the GPU that is here. Sets cuda_options, and cuda_says where it is the CPU alone.
+# choose_cuda FOLDER: how to build for the local GPU. Sets cuda_options, and cuda_says if only the CPU is used.
 choose_cuda() {
   local folder=$1 capability nvcc
   cuda_options=(-DATTUNE_CUDA=OFF) cuda_says=

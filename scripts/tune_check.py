@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # How often the planner's choice is the fastest, or within the A/A spread of it, at shapes that `attune tune` has not
-# seen: measures a grid, tunes on it, measures other shapes and asks the rules about them. docs/measuring.md has what
-# came out.
-#   tune_check.py BUILD                    exit code 1 where the choice is right at less than 98 % of the rows
-#   tune_check.py BUILD --show             only the rows, to tune on and to ask about, and how long they take
+# seen. Measures a grid, tunes on it, measures other shapes and compares the rules with them. docs/measuring.md has the
+# results.
+#   tune_check.py BUILD                    exit code 1 if the choice is right at less than 98 % of the rows
+#   tune_check.py BUILD --show             only the rows, for tuning and for testing, and how long they take
 #   tune_check.py BUILD -- WORDS           with other words for `attune bench`: --max-seconds 0.2
-# The shapes to ask about have other heads and other lengths, between those of the grid and of no power of two: there
-# the last tile of keys, and the last blocks on a GPU, are full to any share.
+# The test shapes have other heads and other lengths, between those of the grid and not powers of two: there the last
+# key tile, and the last CTAs on a GPU, are filled to any degree.
 import argparse
 import pathlib
 import subprocess
@@ -50,7 +50,7 @@ def main(words):
             files[name].unlink(missing_ok=True)
             code = (subprocess.run(bench + ["--dry-run"]) if asked.show else
                     subprocess.run(bench + ["--out", str(files[name])], stdout=subprocess.DEVNULL)).returncode
-            if code > 1:  # 1: a row failed, and is left out
+            if code > 1:  # 1: a row failed and is excluded
                 return code
         if asked.show:
             return 0

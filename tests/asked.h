@@ -1,4 +1,5 @@
-// What a test asks for, in the words that users write. A line that cannot be read fails the test that wrote it.
+// Problems, devices and other inputs of a test, written in the same text that users write. A line that does not parse
+// fails the test that uses it.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,7 +15,7 @@ inline Problem problem(std::string_view line) {
   return p;
 }
 
-// A machine by its name; it need not be here.
+// A device by name; it need not be present.
 inline Device known(std::string_view word) {
   Device d;
   EXPECT_TRUE(known_device(word, d).ok()) << word;

@@ -1,4 +1,4 @@
-// A case that a test asks for, in the words of `attune parity`. A line that cannot be read fails its test.
+// Cases for tests, in the syntax of `attune parity`. A line that does not parse fails its test.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 namespace attune {
 
-// A problem and what its inputs are like: "forward f32 b1 h1 q8 k8 d8 full | seed=3".
+// A problem and a description of its inputs: "forward f32 b1 h1 q8 k8 d8 full | seed=3".
 inline Case case_of(std::string_view line) {
   Case c;
   const Status s = parse(line, c);

@@ -1,4 +1,4 @@
-// Runs for tests: a case, its inputs changed by hand where a test wants it, on the CPU and on a GPU where there is one.
+// Runs for tests: a case, with inputs that a test may change, on the CPU and on a GPU if there is one.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ inline std::vector<Device> devices() {
   return all;
 }
 
-// Scratch memory on the CPU, NaN wherever nobody wrote, as aligned as a caller must give it.
+// Scratch memory on the CPU: filled with NaN, and aligned as the interface requires of a caller.
 class Scratch {
  public:
   explicit Scratch(const Plan& plan) : memory_(plan.workspace_bytes + 256, std::byte{0xFF}) {}
@@ -39,7 +39,7 @@ inline Status run_plan(const Plan& plan, const Args& on_cpu) {
   return plan.backend->run(plan, on_cpu, Scratch(plan).workspace(), nullptr);
 }
 
-// The world's problem, on the plan's device.
+// Runs the world's problem on the plan's device.
 inline Status run_plan(const Plan& plan, const World& world, Outputs& got) {
   if (plan.device.kind != DeviceKind::cuda) return run_plan(plan, got.args);
   std::string unfit;
@@ -53,7 +53,7 @@ inline Status run_on(const Device& device, const World& world, Outputs& got) {
   return run_plan(plan, world, got);
 }
 
-// What a backward keeps of its forward, from the reference. `forward` is World::forward_result().
+// Computes the forward outputs that a backward needs, with the reference. `forward` is World::forward_result().
 inline void run_forward(const World& world, const Args& forward) {
   const Status s = find_backend("reference")->run(Plan{.problem = forward_of(world.problem)}, forward, {}, nullptr);
   EXPECT_TRUE(s.ok()) << s.message;
@@ -61,7 +61,7 @@ inline void run_forward(const World& world, const Args& forward) {
 
 using Change = std::function<void(World&)>;
 
-// A case and what the planner's choice on a device made of it. Of a backward, what a forward keeps is the reference's.
+// A case and its result from the planner's choice on a device. A backward uses the reference's forward.
 struct Ran {
   std::unique_ptr<World> world{};
   Outputs got{};
@@ -73,7 +73,7 @@ struct Ran {
     if (world->problem.pass == Pass::backward) run_forward(*world, world->forward_result());
     run(device);
   }
-  // Once more, into fresh outputs.
+  // Runs again, into fresh outputs.
   void run(const Device& device) {
     const Problem& p = world->problem;
     got = world->outputs(false);
@@ -86,7 +86,7 @@ struct Ran {
   double input(Role r, int b, int s, int h, int d = 0) const { return load(world->args[r], b, s, h, d); }
 };
 
-// f(b, s, h, d) for every element of a tensor.
+// Calls f(b, s, h, d) for every element of a tensor.
 template <class F>
 void each(const Tensor& t, F f) {
   for (int b = 0; b < t.extent.batch; ++b)
@@ -95,13 +95,13 @@ void each(const Tensor& t, F f) {
         for (int d = 0; d < t.extent.dim; ++d) f(b, s, h, d);
 }
 
-// Every element of a tensor is f(b, s, h, d).
+// Sets every element of a tensor to f(b, s, h, d).
 template <class F>
 void set(const Tensor& t, F f) {
   each(t, [&](int b, int s, int h, int d) { store(t, b, s, h, d, f(b, s, h, d)); });
 }
 
-// The elements of one output as they compare: all equal, or close.
+// Compares two outputs element by element: equal, or within the tolerance.
 inline void expect_near(const Ran& a, Role of_a, const Ran& b, Role of_b, double tolerance) {
   double worst = 0;
   each(a.got.args[of_a], [&](int x, int s, int h, int d) {
@@ -112,7 +112,7 @@ inline void expect_near(const Ran& a, Role of_a, const Ran& b, Role of_b, double
   EXPECT_LE(worst, tolerance) << name(of_a);
 }
 
-// What a test writes into inputs: a copy of one tensor into another of the same extents.
+// Copies one tensor into another of the same extents.
 inline void copy(const Tensor& from, const Tensor& to) {
   set(to, [&](int b, int s, int h, int d) { return load(from, b, s, h, d); });
 }

@@ -26,7 +26,7 @@ __all__ = ["Blocks", "Cache", "Choice", "Error", "Module", "NsaCache", "Options"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a problem would run on: the backend, its workspace in bytes, and why it was chosen."""
+    """The plan of a problem: the backend, its workspace in bytes, and why it was chosen."""
 
     backend: str
     workspace: int
@@ -34,6 +34,6 @@ class Plan:
 
 
 def plan(line: str, device: str | None = None, backend: str | None = None) -> Plan:
-    """The plan of a problem line ("forward bf16 b2 h32/8 q4096 k4096 d128 causal"), as `attune plan` prints it; the
-    device ("cpu", "cuda:0", "h200") need not be here."""
+    """Plans a problem line ("forward bf16 b2 h32/8 q4096 k4096 d128 causal"), as `attune plan` does. The device ("cpu",
+    "cuda:0", "h200") need not be present."""
     return Plan(*_core.plan(line, device, backend))

@@ -1,5 +1,5 @@
-"""Memory for results, from the framework that the queries come from. Nothing is imported: a caller who has a tensor of
-a framework has imported it."""
+"""Memory for results, from the framework of the queries. Nothing is imported: a caller with a tensor of a framework has
+already imported it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shape_of(name: str, t: Any) -> tuple[int, ...]:
 
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
-    """An array where `like` is, of its dtype or the one that is named."""
+    """An array on the device of `like`, with its dtype or the given one."""
     name = type(like).__module__.partition(".")[0]
     framework = sys.modules.get(name)
     torch = sys.modules.get("torch")
@@ -35,7 +35,7 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
 
 
 def stream_of(like: Any) -> int | None:
-    """The framework's current stream, where the framework does not say so by itself."""
+    """The framework's current stream, for frameworks whose DLPack export does not provide it."""
     if type(like).__module__.startswith("cupy"):
         return sys.modules["cupy"].cuda.get_current_stream().ptr or 1
     return None

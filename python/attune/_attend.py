@@ -1,6 +1,6 @@
-"""The operation, over tensors of any framework that has DLPack: attend, its backward, and only the checks of it.
+"""Attention over tensors of any framework with DLPack: attend, its backward, and a check without a run.
 
-Nothing is copied: kernels read and write the memory that is given, on the framework's current stream."""
+Nothing is copied: kernels read and write the given memory, on the framework's current stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def lse_shape(layout: str, q_shape: Any) -> tuple[int, ...]:
-    """[batch, head, seq], or [head, token] of packed sequences."""
+    """[batch, head, seq], or [head, token] for packed sequences."""
     if len(q_shape) != len(layout):
         raise _core.Error(f"attune: q has {len(q_shape)} axes, and layout {layout!r} has {len(layout)}")
     size = dict(zip(layout, q_shape))
@@ -34,7 +34,7 @@ def _check_nothing(r: Request, scale: float | None, q: Any, k: Any, v: Any, **re
 
 
 def _check_gradient(tensors: tuple[Any, ...]) -> None:
-    """Refuses what autograd of PyTorch would have to see."""
+    """Refuses tensors that PyTorch's autograd would have to track."""
     torch = sys.modules.get("torch")
     if torch and torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors):
         raise _core.Error("attune: attune.attend has no gradient: use attune.torch.attend, or torch.no_grad()")
@@ -47,7 +47,7 @@ def _check_result(name: str, t: Any) -> None:
 
 
 def _results(r: Request, q: Any, dim_v: int, return_lse: bool, out: Any, lse: Any) -> tuple[Any, Any]:
-    """out and lse where they are not given; rows in no sequence, which nobody writes, are 0 and -inf."""
+    """Allocates out and lse if not given. Rows in no sequence are never written by a kernel; they are 0 and -inf."""
     rows = lse_shape(r.spec.layout, shape_of("q", q)) if out is None or (lse is None and return_lse) else ()
     _check_result("out", out)
     _check_result("lse", lse)
@@ -65,15 +65,15 @@ def _results(r: Request, q: Any, dim_v: int, return_lse: bool, out: Any, lse: An
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
            scale: float | None = None, return_lse: bool = False, out: Any = None, lse: Any = None,
            stream: int | None = None, **options: Unpack[Options]) -> Any:
-    """softmax(q kᵀ · scale) v, of tensors that have DLPack.
+    """softmax(q kᵀ · scale) v, for tensors with DLPack.
 
     layout names the axes of q, k, v and out: "bshd", "bhsd", or "thd" for packed sequences, with cu_q (and cu_k). A
-    causal mask ends at the last query and the last key (align="top_left" begins at the first). scale None is
-    1/sqrt(dim). Returns out, or (out, lse) with return_lse: lse is f32, natural, [batch, head, seq] or [head, token].
-    Where out and lse are given they are written; a stream is an address, and None is the framework's current one. Rows
-    in no sequence, behind those of cu_q or used_q, are 0 and -inf, or stay as they are in what is given. There is no
-    gradient: tensors of PyTorch that require one are refused. Arrays of JAX, which nobody may write, are attune.jax's
-    where no out is given. Attention of no query or to no key is 0, with an lse of -inf.
+    causal mask is aligned to the last query and the last key (align="top_left": to the first). scale=None is
+    1/sqrt(dim). Returns out, or (out, lse) with return_lse: lse is f32, in base e, [batch, head, seq] or [head, token].
+    If out and lse are given, they are written. stream is an address; None is the framework's current stream. Rows in no
+    sequence, behind those of cu_q or used_q, are 0 and -inf; in a given out or lse they are left unchanged. There is no
+    gradient: PyTorch tensors that require one are refused. JAX arrays are immutable: use attune.jax unless out is
+    given. Attention without queries or keys gives 0, with an lse of -inf.
     """
     if out is None and lse is None and type(q).__module__.partition(".")[0] in ("jax", "jaxlib"):
         from .jax import attend as by_xla
@@ -125,8 +125,8 @@ def attend_backward(d_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, d
 
 def check(q: Any, k: Any, v: Any, out: Any, *, layout: Layout = "bshd", causal: bool = False,
           window: Window | None = None, **options: Unpack[Options]) -> str:
-    """Everything that can be wrong with an attend, the integers inside lengths, page tables and block lists among it;
-    waits for a GPU. Returns the problem line, which `attune plan` and `attune bench` take."""
+    """Checks all arguments of an attend, including the integers inside lengths, page tables and block lists; waits for
+    the GPU. Returns the problem line, which `attune plan` and `attune bench` accept."""
     r = request(layout, causal, window, "no", options)
     arguments = (r.spec.forward, *_arguments(r, None), None, q, k, v, *r.tensors, out, None,
                  *(None,) * len(r.spec.saved))

@@ -1,4 +1,4 @@
-"""Block lists of block-sparse attention, by a pattern's name or from a mask of blocks: docs/block_sparse.md."""
+"""Block lists for block-sparse attention, from a named pattern or a block mask: docs/block_sparse.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._spec import Layout, Options, Window, request
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Lists of key blocks for every block of queries, and the same by key block for a backward."""
+    """Lists of key blocks for every query block, and the same by key block for a backward."""
 
     block_size: tuple[int, int]
     begin: Any
@@ -21,7 +21,7 @@ class Blocks:
     row_k: Any
 
     def options(self) -> Options:
-        """What attend takes of them."""
+        """The options to pass to attend."""
         return {"block_size": self.block_size, "block_begin": self.begin, "block_column": self.column,
                 "block_begin_k": self.begin_k, "block_row_k": self.row_k}
 
@@ -29,11 +29,11 @@ class Blocks:
 def blocks(q: Any, k: Any, pattern: str | None = None, *, mask: Any = None, block: int | tuple[int, int] = 64,
            layout: Layout = "bshd", causal: bool = False, window: Window | None = None, by_batch: bool = False,
            by_head: bool = False) -> Blocks:
-    """Lists for an attend of q and k with this mask, built where q is and on its stream.
+    """Builds lists for an attend of q and k with this mask, on q's device and stream.
 
-    pattern: "random density=0.1 seed=7", "local_window window=512", ...; or mask: a bool for each block, [batch, head,
-    rows, columns], batch and head being 1 or q's. by_batch and by_head: a pattern's lists are not shared by sequences
-    or by heads.
+    pattern: "random density=0.1 seed=7", "local_window window=512", ...; or mask: one bool per block, [batch, head,
+    rows, columns], where batch and head are 1 or q's. by_batch and by_head: the lists of a pattern are not shared by
+    sequences or by heads.
     """
     if (pattern is None) == (mask is None):
         raise _core.Error("attune: blocks need a pattern or a mask, and not both")

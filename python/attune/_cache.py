@@ -1,5 +1,5 @@
-"""Caches of keys and values that know the length of each of their sequences: prefill, chunks and decode are calls of
-one object. What does not fit is refused before anything is written."""
+"""Caches of keys and values that track the length of each sequence: prefill, chunks and decode are calls of one object.
+New keys that do not fit are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _check_backend(r: Request) -> None:
 
 
 def _within(what: str, given: int, most: int) -> int:
-    """What is given, within what the library takes: it would not see a number of more than 32 bits."""
+    """Checks a number against the library's limit, because the library would truncate numbers of more than 32 bits."""
     if not 0 <= index(given) <= most:
         raise _core.Error(f"attune: {what} {given} is not in 0 ... {most}")
     return given
 
 
 def _check_sequences(sequences: Any, count: int) -> None:
-    """Asked where a call was refused: looking at every number before costs each call time."""
+    """Called only after a refusal: checking every number beforehand would slow down each call."""
     if sequences is None:
         return
     if not hasattr(sequences, "__len__") or not all(hasattr(n, "__index__") for n in sequences):
@@ -39,7 +39,7 @@ def _check_sequences(sequences: Any, count: int) -> None:
         _within("sequence", n, count - 1)
 
 
-_REFUSALS = (_core.Error, OverflowError, TypeError)  # those of Python where a number is none, or has no room
+_REFUSALS = (_core.Error, OverflowError, TypeError)  # the last two: Python's own, for bad numbers
 
 
 class Cache:
@@ -49,9 +49,9 @@ class Cache:
         out = cache.attend(q, k_new, v_new, sequences=[3, 17], causal=True)     # appends, then attends
         cache.resize(17, cache.length(17) - 2)                                  # two drafted tokens are taken back
 
-    page: keys a page, of a pool of `pages` that all sequences share (0: as many as they can ever need); without it
-    each sequence has a piece of memory. k and v are that memory, [sequence or page, row, head, dim]. One thread at a
-    time, and all calls on one stream or ordered as if they were. docs/kv_cache.md says the rest.
+    page: keys per page, from a pool of `pages` that all sequences share (0: as many as they can ever need). Without it,
+    each sequence has its own memory. k and v are that memory, [sequence or page, row, head, dim]. Use it from one
+    thread at a time, with all calls on one stream or ordered as if they were. See docs/kv_cache.md.
     """
 
     def __init__(self, *, heads: int, dim: int, sequences: int, capacity: int, dtype: Any = "float32",
@@ -65,16 +65,16 @@ class Cache:
                layout: Layout = "bshd", causal: bool = False, window: Window | None = None, scale: float | None = None,
                return_lse: bool = False, out: Any = None, lse: Any = None, stream: int | None = None,
                **options: Any) -> Any:
-        """Appends k_new and v_new, where they are given, to the sequences that are named (None: 0, 1, ...), one for
-        each of q's batch, and attends to all of their keys; a q without rows only appends. Otherwise as attune.attend;
-        there is no gradient."""
+        """Appends k_new and v_new, if given, to the named sequences (None: 0, 1, ...), one per batch entry of q, and
+        attends to all of their keys. A q without rows only appends. Otherwise like attune.attend; there is no gradient.
+        """
         new: dict[str, Any] = {"k_new": k_new, "v_new": v_new} if k_new is not None or v_new is not None else {}
         r = request(layout, causal, window, "no", {**options, **new})  # type: ignore[typeddict-item]
         _check_gradient((q, *r.tensors))
         _check_backend(r)
         out, lse = _results(r, q, self.dim_v, return_lse, out, lse)
         if not r.max_q and 0 in (size for axis, size in zip(layout, shape_of("q", q)) if axis in "st"):
-            r.max_q = 1  # a bound of no rows
+            r.max_q = 1  # a bound must not be 0
         try:
             _core.cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
                                stream_of(q) if stream is None else stream, q, None, None, *r.tensors, out, lse)
@@ -85,23 +85,23 @@ class Cache:
 
     def append(self, k_new: Any, v_new: Any, *, sequences: Sequence[int] | None = None, layout: Layout = "bshd",
                **options: Any) -> None:
-        """attend without queries: the sequences grow by the new keys. A rotary turns them, as in attend."""
+        """attend without queries: appends the new keys to the sequences. Rotary tables rotate them, as in attend."""
         shape = [0 if letter == "s" else size for letter, size in zip(layout, shape_of("k_new", k_new))]
         self.attend(empty(k_new, tuple(shape)), k_new, v_new, sequences=sequences, layout=layout, **options)
 
     def length(self, sequence: int) -> int:
-        """How many keys the sequence has."""
+        """The number of keys of the sequence."""
         return _core.cache_length(self._handle, _within("sequence", sequence, self.sequences - 1))
 
     def resize(self, sequence: int, length: int) -> None:
-        """Shorter: the last keys are forgotten, and with 0 all; their pages serve others. Longer: the caller writes
-        the new rows into k and v."""
+        """Shorter: drops the last keys, or all with 0, and frees their pages. Longer: the caller writes the new rows
+        into k and v."""
         _core.cache_resize(self._handle, _within("sequence", sequence, self.sequences - 1),
                            _within("length", length, self.capacity))
 
     @property
     def free_pages(self) -> int:
-        """Pages that no sequence has."""
+        """The number of pages that no sequence uses."""
         return _core.cache_free_pages(self._handle)
 
     @property
@@ -116,14 +116,14 @@ class Cache:
 
 
 class NsaCache:
-    """A cache of native sparse attention: raw keys and values of its three branches and the compressed ones, of up to
+    """A cache of native sparse attention: raw keys and values of its three branches and the compressed ones, for up to
     `sequences` sequences of up to `capacity` tokens. Prefill, chunks and single tokens select the same blocks.
 
         cache = attune.NsaCache("nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512", heads=4, dim=192, dim_v=128,
                                 sequences=8, capacity=65536, dtype="bfloat16", device="cuda:0")
         out = cache.attend(q, k, v, k_select, v_select, k_window, v_window, gates=gates, sequences=[5])
 
-    One thread at a time, and all calls on one stream or ordered as if they were. docs/nsa.md says the rest.
+    Use it from one thread at a time, with all calls on one stream or ordered as if they were. See docs/nsa.md.
     """
 
     def __init__(self, variant: str, *, heads: int, dim: int, sequences: int, capacity: int, dtype: Any = "float32",
@@ -137,9 +137,9 @@ class NsaCache:
                k_window: Any = None, v_window: Any = None, *, gates: Any = None, weights: dict[int, Any] | None = None,
                sequences: Sequence[int] | None = None, layout: Layout = "bshd", scale: float | None = None,
                out: Any = None, stream: int | None = None, **options: Any) -> Any:
-        """Appends the new tokens, where they are given, compresses what became complete, and attends: the queries are
-        the last tokens of the sequences that are named (None: 0, 1, ...). q None only appends. weights has those of
-        phi by their numbers (5 ... 14), gates the logits. There is no gradient."""
+        """Appends the new tokens, if given, compresses completed blocks, and attends. The queries are the last tokens
+        of the named sequences (None: 0, 1, ...). q=None only appends. weights holds those of phi by number (5 ... 14),
+        gates the logits. There is no gradient."""
         for n in weights or ():
             if n not in _NSA_WEIGHTS:
                 raise _core.Error(f"attune: weights {n!r} is not a number of phi's, 5 ... 14")
@@ -165,21 +165,21 @@ class NsaCache:
         return out
 
     def length(self, sequence: int) -> int:
-        """How many raw tokens the sequence has."""
+        """The number of raw tokens of the sequence."""
         return _core.nsa_cache_length(self._handle, _within("sequence", sequence, self.sequences - 1))
 
     def compressed(self, sequence: int) -> int:
-        """How many compressed tokens the sequence has."""
+        """The number of compressed tokens of the sequence."""
         return _core.nsa_cache_compressed(self._handle, _within("sequence", sequence, self.sequences - 1))
 
     def shorten(self, sequence: int, length: int) -> None:
-        """Forgets the last tokens, and with 0 all."""
+        """Drops the last tokens, or all with 0."""
         _core.nsa_cache_shorten(self._handle, _within("sequence", sequence, self.sequences - 1),
                                 _within("length", length, self.capacity))
 
     def stream(self, name: str) -> View:
-        """One of k, v, k_select, v_select, k_window, v_window, k_compressed, v_compressed, for from_dlpack:
-        [sequence, token, head, dim]."""
+        """One of k, v, k_select, v_select, k_window, v_window, k_compressed, v_compressed, for from_dlpack: [sequence,
+        token, head, dim]."""
         if name not in _NSA_STREAMS:
             raise _core.Error(f"attune: stream {name!r} is not one of {', '.join(_NSA_STREAMS)}")
         return View(functools.partial(_core.nsa_cache_view, self._handle, _NSA_STREAMS.index(name)))

@@ -1,5 +1,5 @@
-"""Layers of the library: parameters by name, a forward and a backward, without a framework. attune.torch.Module is the
-same with autograd."""
+"""Layers of the library: named parameters, a forward and a backward, without a framework. attune.torch.Module adds
+autograd."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from . import _core
 from ._arrays import empty, shape_of, stream_of
 from ._view import View, dtype_number
 
-_ALIGN = 64  # of a tape, bytes
+_ALIGN = 64  # alignment of a tape, in bytes
 
 
 class Module:
-    """A layer by its line of text, docs/modules.md:
+    """A layer described by one line of text, docs/modules.md:
 
         layer = attune.Module("llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal", "cuda:0")
         layer = attune.Module("multihead f32 b2 s512 e768 h12 norm=1 | causal : dilated rates=1,2 segments=128,256")
 
-    Sizes are those of the line; another batch or length is another module that shares this one's parameters and
-    gradients (shares). Calls from many threads are safe while nobody changes parameters or gradients.
+    Sizes are those of the line. For another batch or length, create another module that shares the parameters and
+    gradients of this one (shares). Concurrent calls are safe as long as parameters and gradients do not change.
     """
 
     def __init__(self, text: str, device: Any = "cpu", *, shares: Module | None = None) -> None:
@@ -32,22 +32,22 @@ class Module:
         self.device = str(device)
 
     def parameter(self, name: str) -> View:
-        """A parameter's memory, for from_dlpack: written in place."""
-        _core.module_view(self._handle, name, False, True)  # a wrong name is told here
+        """A parameter's memory, for from_dlpack; writable in place."""
+        _core.module_view(self._handle, name, False, True)  # reports a wrong name here
         return View(functools.partial(_core.module_view, self._handle, name, False))
 
     def gradient(self, name: str) -> View:
-        """Its gradient, f32, 0 until a backward. The first one that is asked for allocates all."""
+        """The gradient of a parameter, f32, 0 until a backward. The first request allocates all gradients."""
         _core.module_view(self._handle, name, True, True)
         return View(functools.partial(_core.module_view, self._handle, name, True))
 
     def load(self, path: str | os.PathLike[str], prefix: str = "", convert: bool = False) -> None:
-        """Every parameter from a safetensors file, there named prefix + name. convert: other floating dtypes are taken
-        too. A file that does not fit changes nothing."""
+        """Loads every parameter from a safetensors file, where it is named prefix + name. convert: also accepts other
+        floating dtypes. A file that does not match changes nothing."""
         _core.module_load(self._handle, path, prefix, convert)
 
     def save(self, path: str | os.PathLike[str], prefix: str = "") -> None:
-        """Every parameter to a safetensors file."""
+        """Saves every parameter to a safetensors file."""
         _core.module_save(self._handle, path, prefix)
 
     def new_tape(self, like: Any) -> Any:
@@ -56,8 +56,8 @@ class Module:
 
     def forward(self, x: Any, memory: Any = None, *, tape: Any = None, seed: Any = None, out: Any = None,
                 stream: int | None = None) -> Any:
-        """[batch, seq, width] of x, and of memory where the layer attends to a second input. tape: of new_tape, for a
-        backward. seed: two i64, of dropout and noise=gumbel; None: nothing is dropped, and there is no noise."""
+        """Applies the layer to x [batch, seq, width], and to memory if the layer attends to a second input. tape: from
+        new_tape, for a backward. seed: two i64, for dropout and noise=gumbel; None: no dropout and no noise."""
         if out is None:
             out = empty(x, shape_of("x", x))
         _core.module_run(self._handle, False, False, stream_of(x) if stream is None else stream, x, memory, out, None,
@@ -66,8 +66,8 @@ class Module:
 
     def backward(self, d_out: Any, x: Any, tape: Any, memory: Any = None, *, add: bool = False, seed: Any = None,
                  stream: int | None = None) -> tuple[Any, Any]:
-        """(dx, d_memory) of the forward that wrote the tape; gradients of parameters are overwritten, or with add added
-        to."""
+        """(dx, d_memory) of the forward that wrote the tape. Parameter gradients are overwritten, or with add
+        accumulated."""
         dx = empty(x, shape_of("x", x))
         d_memory = None if memory is None else empty(memory, shape_of("memory", memory))
         _core.module_run(self._handle, True, add, stream_of(x) if stream is None else stream, x, memory, None, d_out,
@@ -77,8 +77,7 @@ class Module:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What a name of an implementation means here: a module's line, or a problem's with the pattern of its block
-    lists."""
+    """The result of choose: a module line, or a problem line with the pattern of its block lists."""
 
     name: str
     is_module: bool
@@ -91,7 +90,7 @@ def make(name: str, *, dtype: Any = "float32", batch: int = 1, len: int = 0, hea
          dim: int = 0, dim_v: int = 0, embed: int = 0, causal: bool = False, backward: bool = False, ranks: int = 1,
          block: int = 0, density: float = 0.0, device: Any = "cpu", segments: str | None = None,
          rates: str | None = None, pattern: str | None = None, nsa: str | None = None) -> Choice:
-    """The factory: "dilated", "longnet", "block_sparse", "nsa", "multihead_dilated", "auto", ...; docs/modules.md has
+    """The factory: "dilated", "longnet", "block_sparse", "nsa", "multihead_dilated", "auto", ...; docs/modules.md lists
     every name. Sizes that are not given have the factory's defaults."""
     texts = (segments, rates, pattern, nsa)
     got, is_module, *rest = _core.choose(name, dtype_number(dtype), batch, len, heads, heads_kv, dim, dim_v, embed,

@@ -1,5 +1,5 @@
-"""What is wrong with attention of no query or to no key, beside its q, k and v. The library says it of every other
-call, and has no problem for these."""
+"""Argument checks for calls with no queries or no keys, beyond q, k and v. Such calls never reach the library, which
+checks all others."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ._arrays import shape_of
 from ._core import Error, plan
 from ._spec import NO_LIMIT, TENSORS, Spec
 
-_SHARED = ("bias", "block_begin", "block_begin_k")  # whose axes may be 1, for all
+_SHARED = ("bias", "block_begin", "block_begin_k")  # tensors whose axes may be 1 (broadcast)
 _ANY_LINE = "forward f32 b1 h1 q1 k1 d8 full"
 
 
 def check(spec: Spec, q: Any, k: Any, v: Any, tensors: Sequence[Any], numbers: Sequence[float],
           lengths: Sequence[int], **results: Any) -> None:
-    """Of a call of which spec.is_nothing says yes. numbers: scale, softcap, dropout; lengths: max_q, max_k; results:
-    out, lse, d_out, d_lse, each of them or None."""
+    """Checks a call for which spec.is_nothing is true. numbers: scale, softcap, dropout; lengths: max_q, max_k;
+    results: out, lse, d_out, d_lse, each of them or None."""
     _check_backend(spec.backend)
     _, softcap, dropout = numbers
     if spec.softcap and not 0 < softcap < math.inf:
@@ -35,7 +35,8 @@ def check(spec: Spec, q: Any, k: Any, v: Any, tensors: Sequence[Any], numbers: S
     whole = "page_table" not in spec.given and not lengths[1]  # k has as many rows as there may be keys
     size = {"b": of_q.get("b"), "h": of_q["h"], "q": of_q.get("s"), "k": of_k.get("s") if whole else None}
     for name, t in zip(spec.given, tensors):
-        if t is not None and TENSORS[name] != "kv" and not name.startswith("descale"):  # of an append, and of e4m3
+        # Excludes tensors of an append and of e4m3.
+        if t is not None and TENSORS[name] != "kv" and not name.startswith("descale"):
             _check_shape(name, shape_of(name, t), size)
 
 
@@ -45,7 +46,7 @@ def _check_backend(name: str) -> None:
     try:
         plan(_ANY_LINE, None, name)
     except Error as refusal:
-        if str(refusal).startswith("backend "):  # what it says of a name that is none, not of one that lacks the line
+        if str(refusal).startswith("backend "):  # the refusal of an unknown name, not of a known backend
             raise
 
 

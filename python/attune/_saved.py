@@ -1,5 +1,5 @@
-"""What a forward of a variant keeps for its backward: shapes and names of dtypes, None being that of q. docs/nsa.md has
-those of native sparse attention, docs/block_sparse.md those of content-adaptive blocks."""
+"""The tensors that a forward of a variant saves for its backward: shapes and dtype names; None is the dtype of q. See
+docs/nsa.md for native sparse attention and docs/block_sparse.md for content-adaptive blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shapes = list[tuple[tuple[int, ...], "str | None"]]
 
 
 def saved_shapes(spec: Spec, q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Shapes:
-    """Of the shapes of q, k and v."""
+    """Shapes of the saved tensors, from those of q, k and v."""
     if not spec.saved:
         return []
     for name, shape, axes in (("q", q, spec.layout), ("k", k, spec.kv_axes), ("v", v, spec.kv_axes)):
@@ -41,7 +41,7 @@ def saved_shapes(spec: Spec, q: Sequence[int], k: Sequence[int], v: Sequence[int
 
 def _number(word: str, parameters: dict[str, str], name: str, kind: type, least: int, most: int,
             default: str) -> float:
-    """A parameter within the bounds that the library has for it, which says the rest."""
+    """A parameter, checked against the library's bounds; the library checks the rest."""
     text = parameters.get(name, default)
     try:
         value: float = kind(text)

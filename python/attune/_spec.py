@@ -1,7 +1,7 @@
-"""What a call asks for, apart from its tensors: hashable, as text where a compiler needs it, and made into the
+"""The options of a call without its tensors: hashable, convertible to text for compilers, and converted to the
 library's own form once.
 
-Every option of attention is a keyword here under the name that the C header gives its role or field."""
+Every option of attention is a keyword here, under the name of its role or field in the C header."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Callable, Literal, TypedDict
 from . import _core
 
 Layout = Literal["bshd", "bhsd", "thd"]
-Window = tuple[int, int]  # keys to the left and to the right that a query sees; -1: all of them
+Window = tuple[int, int]  # keys to the left and right that a query sees; -1: all
 
 NO_LIMIT = 2**31 - 1
 _ALIGN = {"bottom_right": 0, "top_left": 1, "absolute": 2}
 _REPRODUCIBLE = {"no": 0, "run": 1, "batch": 2}
-WARN = "warn"  # "run" where a backend keeps it, else "no" with a warning: what attune.torch asks for, and no option
+WARN = "warn"  # "run" if a backend supports it, else "no" with a warning; internal to attune.torch
 _PRECISION = {"full": 0, "tf32": 1, "tf32x3": 2}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _OPTION = {name: 1 << bit for bit, name in enumerate(
     ("softcap", "alibi", "bias", "dropout", "sink", "accumulate", "append", "rotary", "rotary_half", "descale"))}
 
-# Tensors that a call may have beside q, k and v, in the order in which they are passed, with their axes. "kv": those of
-# k and v in the call's layout.
+# Tensors that a call may have besides q, k and v, in the order in which they are passed, with their axes. "kv": the
+# axes of k and v in the call's layout.
 TENSORS: dict[str, str] = {
     "cu_q": "n", "cu_k": "n", "used_q": "b", "used_k": "b", "left_pad": "b", "cache_index": "b", "page_table": "bn",
     "positions": "bn", "block_begin": "bhn", "block_column": "n", "block_begin_k": "bhn", "block_row_k": "n",
@@ -38,7 +38,7 @@ _SAVED = {"nsa": (15, 16, 17), "adaptive": (10, 11, 12)}
 
 
 class Options(TypedDict, total=False):
-    """The options of attention that most calls do not have. docs/python.md says what each is."""
+    """The less common options of attention. docs/python.md describes each."""
 
     align: Literal["bottom_right", "top_left", "absolute"]
     softcap: float
@@ -78,7 +78,7 @@ class Options(TypedDict, total=False):
 
 
 class _Lazy:
-    """functools.cached_property without its lock, which costs a call time and stops torch.compile on Python 3.11."""
+    """functools.cached_property without its lock, which slows down calls and breaks torch.compile on Python 3.11."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self.make = make
@@ -106,7 +106,7 @@ class Spec:
     backend: str = ""
     variant: str = ""
     block_size: Window = (0, 0)
-    given: tuple[str, ...] = ()  # names of tensors beside q, k and v, in order
+    given: tuple[str, ...] = ()  # names of tensors besides q, k and v, in order
 
     def __post_init__(self) -> None:
         for what, value, known in (("layout", self.layout, ("bshd", "bhsd", "thd")), ("align", self.align, _ALIGN),
@@ -130,12 +130,12 @@ class Spec:
             raise _core.Error("attune: layout 'thd' needs cu_q, where the sequences begin")
         if self.layout != "thd" and "cu_q" in self.given:
             raise _core.Error(f"attune: cu_q goes with layout 'thd', not {self.layout!r}")
-        for name in ("text", "append", "has_lse", "is_simple"):  # what compilers look at is there when they do
+        for name in ("text", "append", "has_lse", "is_simple"):  # precomputed, because compilers read them
             getattr(self, name)
 
     @_Lazy
     def text(self) -> str:
-        """The same, for a compiler's graph: from_text gives it back."""
+        """The spec as text, for a compiler's graph; from_text is the inverse."""
         return json.dumps({f.name: value for f in dataclasses.fields(self)
                            if (value := getattr(self, f.name)) != f.default})
 
@@ -160,7 +160,7 @@ class Spec:
         return "bhsd" if self.layout == "bhsd" else "bshd"  # new keys of a cache are never packed
 
     def is_stream(self, name: str) -> bool:
-        """Keys or values of a branch of its own."""
+        """Whether the tensor holds keys or values of a separate branch."""
         return self.variant.startswith("nsa") and name in ("variant0", "variant1", "variant2", "variant3")
 
     @_Lazy
@@ -192,12 +192,13 @@ class Spec:
 
     @_Lazy
     def forward(self) -> object:
-        """Its tensors: q, k, v, those given, out, lse, and what the variant saves."""
+        """The forward's handle. Its tensors: q, k, v, those given, out, lse, and those that the variant saves."""
         return self._handle(False, self.given, tuple((f"variant{n}", "bshd") for n in self.saved))
 
     @_Lazy
     def backward(self) -> object:
-        """Its tensors: those of the forward, d_out, d_lse, dq, dk, dv, d_bias, d_sinks and those of variant tensors."""
+        """The backward's handle. Its tensors: those of the forward, d_out, d_lse, dq, dk, dv, d_bias, d_sinks and
+        gradients of variant tensors."""
         if refused := [name for name in self.given if name in _BACKWARD_HAS_NO]:
             raise _core.Error(f"attune: a backward does not go with {', '.join(refused)}")
         extra = [(f"variant{n}", "bshd") for n in self.saved]
@@ -208,22 +209,22 @@ class Spec:
 
     @_Lazy
     def in_any_order(self) -> Spec:
-        """The same without a promise of the same bits."""
+        """The same spec without reproducibility."""
         return dataclasses.replace(self, reproducible="no")
 
     @_Lazy
     def is_simple(self) -> bool:
-        """q, k and v alone, and all that they hold."""
+        """Only q, k and v, without a variant."""
         return not self.given and not self.variant
 
     @_Lazy
     def leaves_rows(self) -> bool:
-        """Rows of q may be in no sequence: nobody writes their out, lse and dq."""
+        """Whether rows of q may be in no sequence; their out, lse and dq are not written."""
         return "cu_q" in self.given or "used_q" in self.given
 
     def is_nothing(self, q: Any, k: Any, v: Any) -> bool:
-        """No query, or no key, of tensors that go together: out is 0, lse -inf and every gradient 0. The library has no
-        problem for it, so what it would refuse beside that is asked here, and by _nothing.check."""
+        """Whether there is no query or no key, in tensors with matching shapes: out is 0, lse -inf and every gradient
+        0. The library does not support such problems, so its other checks are done here and in _nothing.check."""
         dtype, *others = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
         if dtype not in _FLOATS or others != [dtype, dtype]:
             return False
@@ -240,7 +241,7 @@ class Spec:
 
     @_Lazy
     def has_lse(self) -> bool:
-        """False where branches of their own softmax are added up."""
+        """False if the output is a sum of branches with separate softmaxes."""
         return self.saved != _SAVED["nsa"]
 
     @_Lazy
@@ -249,18 +250,18 @@ class Spec:
 
     @_Lazy
     def saved(self) -> tuple[int, ...]:
-        """Numbers of the tensors that a forward of the variant keeps for its backward."""
+        """Numbers of the tensors that a forward of the variant saves for its backward."""
         word, _, parameters = self.variant.partition(" ")
         return () if "only=" in parameters else _SAVED.get(word, ())
 
 
-_MOST = 4096  # specs that are kept; a program has a few
+_MOST = 4096  # cached specs; a program uses a few
 _specs: dict[Any, Spec] = {}
 
 
 def spec(layout: str, causal: bool, window: Window | None, reproducible: str, align: str = "bottom_right") -> Spec:
-    """That of a call of q, k and v alone."""
-    if isinstance(window, list):  # of those who do not look at hints
+    """The spec of a call with only q, k and v."""
+    if isinstance(window, list):  # for callers who ignore the type hint
         window = tuple(window)
     key = (layout, causal, window, reproducible, align)
     return _found(key) or _keep(key, Spec(layout=layout, causal=causal, window=window, reproducible=reproducible,
@@ -284,15 +285,15 @@ def from_text(text: str) -> Spec:
 
 def _is_flag(value: Any) -> bool:
     try:
-        return value in (False, True)  # NumPy's too
-    except (TypeError, ValueError, RuntimeError):  # an array has no truth
+        return value in (False, True)  # includes numpy.bool_
+    except (TypeError, ValueError, RuntimeError):  # an array has no truth value
         return False
 
 
 def _found(key: Any) -> Spec | None:
     try:
         return _specs.get(key)
-    except TypeError:  # of a field that has no hash: no Spec has one, and says which it is
+    except TypeError:  # an unhashable field: Spec reports which one
         return None
 
 
@@ -303,14 +304,14 @@ def _keep(key: Any, made: Spec) -> Spec:
     return made
 
 
-# torch.compile takes the answers of these as constants: torch.compiler.assume_constant_result, without importing torch.
+# torch.compile treats the results as constants: torch.compiler.assume_constant_result, without importing torch.
 for _function in (spec, spec_of):
     setattr(_function, "_dynamo_marked_constant", True)
 
 
 @dataclasses.dataclass
 class Request:
-    """A call with Options: its Spec, its tensors beside q, k and v, and its numbers."""
+    """A call with Options: its Spec, its tensors besides q, k and v, and its numbers."""
 
     spec: Spec
     tensors: list[Any]
@@ -320,18 +321,18 @@ class Request:
     max_k: int = 0
 
 
-# The library has a scale in f32, where less is 0, its word for 1/sqrt(dim), and multiplies it by log2(e), which is
-# infinite from 2.3586e38 on.
+# The library holds the scale in f32. Smaller values round to 0, which means 1/sqrt(dim); times log2(e), values from
+# 2.3586e38 on are infinite.
 _LEAST_SCALE, _GREATEST_SCALE = 2.0**-149, 2.35e38
 
 
 def is_scale(scale: float) -> bool:
-    """Whether kernels compute with it. Two comparisons: compilers read this."""
+    """Whether kernels can use this scale. Two comparisons, because compilers trace this."""
     return _LEAST_SCALE <= scale <= _GREATEST_SCALE
 
 
 def scale_of(scale: float | None) -> float:
-    """The library's word for a scale: 0 is 1/sqrt(dim)."""
+    """The scale as the library expects it: 0 is 1/sqrt(dim)."""
     if scale is None:
         return 0.0
     if not is_scale(scale):
@@ -359,7 +360,7 @@ def request(layout: str, causal: bool, window: Window | None, reproducible: str,
     numbered = options.get("variant_tensors") or {}
     if not isinstance(numbered, dict):
         raise _core.Error(f"attune: variant_tensors: {type(numbered)} is not a dict, which has them by their numbers")
-    for n in sorted(numbered):  # not their items: compilers before PyTorch 2.10 sort numbers alone
+    for n in sorted(numbered):  # not items(): compilers before PyTorch 2.10 can only sort numbers
         if numbered[n] is not None:
             given.append(f"variant{n}")
             tensors.append(numbered[n])

@@ -1,4 +1,4 @@
-"""Memory of the library for from_dlpack of any framework, and how dtypes and devices are named."""
+"""Library memory for from_dlpack of any framework, and the names of dtypes and devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _DTYPES = {"float64": 1, "float32": 2, "float16": 3, "bfloat16": 4, "f64": 1, "f
 
 
 def dtype_number(dtype: Any) -> int:
-    """The library's number of a dtype: a name, or what a framework has ("float32", torch.float32, numpy.float32)."""
+    """The library's number for a dtype, given a name or a framework's dtype ("float32", torch.float32, numpy.float32).
+    """
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
     if name not in _DTYPES:
         raise _core.Error(f"attune: dtype {dtype} is not one of {', '.join(_DTYPES)}")
@@ -18,8 +19,8 @@ def dtype_number(dtype: Any) -> int:
 
 
 class View:
-    """Memory that a cache or a module owns: torch.from_dlpack(view), numpy.from_dlpack(view). It is read and written in
-    place, and its owner lives as long as what was made of it. Who reads it on another stream waits for the owner's."""
+    """Memory owned by a cache or a module: torch.from_dlpack(view), numpy.from_dlpack(view). It is read and written in
+    place, and keeps its owner alive. A reader on another stream must wait for the owner's stream."""
 
     def __init__(self, take: Callable[[bool], object]) -> None:
         self._take = take

@@ -1,10 +1,11 @@
-"""The functions of FlashAttention-3's flash_attn_interface, with their signatures and return values, by attune.
+"""The functions of FlashAttention-3's flash_attn_interface, with their signatures and return values, implemented by
+attune.
 
     from attune.flash_attn_interface import flash_attn_func      # was: from flash_attn_interface import ...
 
-num_splits, pack_gqa, sm_margin and scheduler_metadata say how a kernel should run, not what it computes: the planner
-decides here. attention_chunk is served by a mask of as many numbers as there are pairs, qv with a cache by a copy of
-it, and e4m3 by copies of q, k and v, or of the cache, in bf16."""
+num_splits, pack_gqa, sm_margin and scheduler_metadata control how a kernel runs, not its result; here the planner
+decides. attention_chunk uses a mask with one number per pair, qv with a cache copies the cache, and e4m3 copies q, k
+and v, or the cache, to bf16."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from .flash_attn._common import attention
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_with_kvcache", "get_scheduler_metadata"]
-__version__ = "3.0.0"  # whose functions these are
+__version__ = "3.0.0"  # the emulated version
 
 Window = tuple[int | None, int | None]
 _NO_WINDOW: Window = (-1, -1)
@@ -33,7 +34,7 @@ def _refuse(**given: Any) -> None:
 
 
 def _beside(q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores q kᵀ + qv vᵀ are those of both beside each other."""
+    """Concatenates, because scores q kᵀ + qv vᵀ are the product of the concatenated tensors."""
     check_qv(q, v, qv)
     return (q, k) if qv is None else (torch.cat([q, qv], -1), torch.cat([k, v], -1))
 
@@ -75,8 +76,8 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
                               attention_chunk: int = 0, softcap: float = 0.0, deterministic: bool = False,
                               num_heads_q: int | None = None, sm_margin: int = 0,
                               return_attn_probs: bool = False) -> Any:
-    """flash_attn_func with qkv [batch, seq, 3, heads, dim], or, with num_heads_q, [batch, seq, heads + 2 heads_k,
-    dim]."""
+    """flash_attn_func with qkv [batch, seq, 3, heads, dim], or, with num_heads_q, [batch, seq, heads + 2 heads_k, dim].
+    """
     if qkv.dim() == 5:
         q, k, v = qkv.unbind(2)
     else:
@@ -97,8 +98,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            v_descale: Tensor | None = None, window_size: Window = _NO_WINDOW, attention_chunk: int = 0,
                            softcap: float = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
                            deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
-    """q [tokens, heads, dim] of all sequences, which begin at cu_seqlens_q; k and v likewise. seqused: of each sequence
-    only so many are there."""
+    """q [tokens, heads, dim] of all sequences, which begin at cu_seqlens_q; k and v likewise. seqused: the number of
+    tokens used in each sequence."""
     out, lse = _attention(q, k, v, qv, (q_descale, k_descale, v_descale), softmax_scale=softmax_scale, causal=causal,
                           window_size=window_size, softcap=softcap, attention_chunk=attention_chunk,
                           deterministic=deterministic, cu_q=cu_seqlens_q, cu_k=cu_seqlens_k, used_q=seqused_q,
@@ -119,8 +120,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             rotary_interleaved: bool = True, scheduler_metadata: Tensor | None = None,
                             num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0,
                             return_softmax_lse: bool = False) -> Any:
-    """Attention to a cache, whose new keys k and v, where given, are first written behind its cache_seqlens; with
-    rotary tables q and k are turned before. With cu_seqlens_q queries are packed, and max_seqlen_q bounds them."""
+    """Attention over a cache. New keys k and v, if given, are first written behind cache_seqlens; with rotary tables, q
+    and k are rotated before that. With cu_seqlens_q queries are packed, and max_seqlen_q bounds them."""
     descales = (q_descale, k_descale, v_descale)
     if q.dtype != e4m3.E4M3:
         _refuse(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
@@ -139,8 +140,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
 
 def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | None = None,
                        out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """Joins parts of one attention over different keys: out_partial [parts, ..., seq, head, dim] and lse_partial
-    [parts, ..., seq, head], natural."""
+    """Combines partial attention over different keys: out_partial [parts, ..., seq, head, dim] and lse_partial [parts,
+    ..., seq, head], in base e."""
     lse = torch.logsumexp(lse_partial, 0)
     share = torch.exp(lse_partial - torch.where(lse.isfinite(), lse, torch.zeros_like(lse)))
     joined = (out_partial.float() * share[..., None]).sum(0).to(out_dtype or out_partial.dtype)
@@ -154,5 +155,5 @@ def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int
                            page_size: int | None = None, max_seqlen_k_new: int = 0, causal: bool = False,
                            window_size: Window = _NO_WINDOW, attention_chunk: int = 0, has_softcap: bool = False,
                            num_splits: int = 0, pack_gqa: bool | None = None, sm_margin: int = 0) -> None:
-    """None, which flash_attn_with_kvcache takes: attune's planner needs no metadata."""
+    """Returns None, which flash_attn_with_kvcache accepts: attune's planner needs no metadata."""
     return None

@@ -3,8 +3,8 @@
     from attune.jax import attend
     out = jax.jit(lambda q, k, v: attend(q, k, v, causal=True))(q, k, v)
 
-It runs on XLA's stream and in XLA's memory; gradients are those of q, k, v, bias, sinks and tensors of variants. An
-append gives the cache back, which is the one that was given where the caller donates it."""
+It runs on XLA's stream and in XLA's memory; q, k, v, bias, sinks and variant tensors have gradients. An append returns
+the cache, in the same memory if the caller donates it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _input_places(spec: Spec) -> list[tuple[str, str]]:
 
 
 def _rows_there(spec: Spec, numbers: Numbers, shape: tuple[int, ...], tensors: tuple[Any, ...]) -> Any:
-    """Which rows of q are in a sequence, the only ones that are written: [token], or [batch, seq]."""
+    """Which rows of q are in a sequence and therefore written: [token], or [batch, seq]."""
     named = dict(zip(spec.given, tensors))
     cu, used = named.get("cu_q"), named.get("used_q")
     if cu is None:
@@ -67,7 +67,7 @@ def _rows_there(spec: Spec, numbers: Numbers, shape: tuple[int, ...], tensors: t
 
 
 def _only(there: Any, axes: str, x: Any, otherwise: float) -> Any:
-    """x where its row is there. `there` has its axes in the order of both layouts: batch before seq."""
+    """x where its row is in a sequence, else `otherwise`. The axes of `there` are batch before seq in both layouts."""
     others = tuple(n for n, letter in enumerate(axes) if letter in "hd")
     return jnp.where(jnp.expand_dims(there, others), x, otherwise)
 
@@ -81,7 +81,7 @@ def _saved_places(spec: Spec) -> list[tuple[str, str]]:
 
 
 def _run(spec: Spec, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[Any, ...]) -> tuple[Any, Any, list[Any]]:
-    """out, lse (of no number where there is none), and what a backward needs beside them; with an append the cache."""
+    """out, lse (empty if there is none), and further tensors that a backward needs; with an append, the cache."""
     places = [*_input_places(spec), ("out", spec.layout)]
     results = [jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype)]
     if spec.has_lse:
@@ -110,12 +110,12 @@ def _attend(text: str, numbers: Numbers, q: Any, k: Any, v: Any, tensors: tuple[
 
 
 def _has_gradient(name: str, t: Any) -> bool:
-    """Of a variant's tensors those that are no lists of blocks or seeds."""
+    """For variant tensors: whether it is neither a block list nor a seed."""
     return name in _DIFFERENTIABLE or (name.startswith("variant") and jnp.issubdtype(t.dtype, jnp.floating))
 
 
 def _forward(text: str, numbers: Numbers, *primals: Any) -> Any:
-    """primals: q, k, v and the others, each with whether a derivative by it is asked for."""
+    """primals: q, k, v and the others, each with a flag for whether its derivative is requested."""
     for name, p in zip(from_text(text).given, primals[3]):
         if p.perturbed and not _has_gradient(name, p.value) and jnp.issubdtype(p.value.dtype, jnp.floating):
             raise _core.Error(f"attune: {name} has no gradient: jax.lax.stop_gradient it")
@@ -131,7 +131,7 @@ def _backward(text: str, numbers: Numbers, kept: Any, gradients: Any) -> Any:
     wanted = [n for n, (name, t) in enumerate(zip(spec.given, tensors)) if _has_gradient(name, t)]
     read = [*zip(_input_places(spec), (q, k, v, *tensors)), *zip(_saved_places(spec), saved),
             (("d_out", spec.layout), d_out)]
-    if spec.has_lse:  # else the branches that were saved are read
+    if spec.has_lse:  # otherwise the saved branches are read
         read += [(("out", spec.layout), out), (("lse", spec.lse_axes), lse), (("d_lse", spec.lse_axes), d_lse)]
     written = [(("dq", spec.layout), _like(q)), (("dk", spec.kv_axes), _like(k)), (("dv", spec.kv_axes), _like(v))]
     for n in wanted:
@@ -144,7 +144,7 @@ def _backward(text: str, numbers: Numbers, kept: Any, gradients: Any) -> Any:
     if spec.leaves_rows:
         there = _rows_there(spec, numbers, q.shape, tensors)
         dq = _only(there, spec.layout, dq, 0)
-        if "variant4" in spec.given and not spec.has_lse:  # gates, a row for each of q
+        if "variant4" in spec.given and not spec.has_lse:  # gates, one row per row of q
             n = spec.given.index("variant4")
             of[n] = _only(there.reshape(of[n].shape[:2]), "bshd", of[n], 0)
     return dq, dk, dv, tuple(of[n].astype(t.dtype) if n in of else None for n, t in enumerate(tensors))
@@ -168,10 +168,10 @@ _append.defvjp(_refuse, _refuse)
 
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
            scale: float | None = None, return_lse: bool = False, **options: Unpack[Options]) -> Any:
-    """attune.attend for JAX, with gradients of q, k, v, bias, sinks and tensors of variants, also through lse.
+    """attune.attend for JAX, with gradients of q, k, v, bias, sinks and variant tensors, also through lse.
 
-    With k_new and v_new the cache comes back behind the answer, (out, k, v) or (out, lse, k, v): arrays of JAX never
-    change, so it is a copy, unless k and v are donated to the jitted function that calls this. An append has no
+    With k_new and v_new the cache is returned after the output, (out, k, v) or (out, lse, k, v). JAX arrays are
+    immutable, so it is a copy, unless k and v are donated to the jitted function that calls this. An append has no
     gradient."""
     r = request(layout, causal, window, "no", options)
     if r.spec.backend:

@@ -1,12 +1,12 @@
-"""attune as an attention of Hugging Face models.
+"""attune as an attention implementation for Hugging Face models.
 
     import attune.transformers
     attune.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attune")
 
-Logit softcap, attention sinks, position biases and keys that a model selected (indices, block_indices) are served; a
-keyword that nobody here knows is refused. Models that were made for "sdpa" get its masks: none where the mask is
-plainly causal, else boolean. Others add their masks to scores themselves and get those of "eager"."""
+Supports logit softcap, attention sinks, position biases and keys selected by the model (indices, block_indices).
+Unknown keywords are refused. Models that support "sdpa" get its masks: none if the mask is plainly causal, else
+boolean. Others add masks to scores themselves and get those of "eager"."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .torch._sdpa import added, new_seed, rows
 
 __all__ = ["attention", "register"]
 
-# What models hand over, beside what attention() names, that changes no number: it is for other implementations, or was
-# in the forward of a layer that passes on what it does not know. Found in transformers 5.23 by reading (ast) every
-# models/*/modeling_*.py that calls get_interface(): the keywords of calls of attention_interface(), those of calls of
-# layers with **kwargs that the attention's forward does not name, and the fields of TransformersKwargs; and by noting
-# what came when small models of all architectures ran. No *attention_forward() of those files reads any of these but
-# sliding_window, which the mask has too. What is not here is refused: it may be the next `indices`.
+# Keywords that models pass besides those of attention(), without effect on the result: they are for other
+# implementations, or come from a layer that forwards unknown keywords. Collected from transformers 5.23 by parsing
+# (ast) every models/*/modeling_*.py that calls get_interface(): keywords of attention_interface() calls, keywords of
+# layer calls with **kwargs that the attention's forward does not name, and the fields of TransformersKwargs; and by
+# running small models of all architectures. No *attention_forward() in those files reads any of them except
+# sliding_window, which the mask contains too. Other keywords are refused: one may be the next `indices`.
 _HARMLESS = frozenset("""
     use_cache position_ids position_embeddings past_key_values past_key_value cache_params cache_position
     sliding_window cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k seq_idx deterministic output_attentions
@@ -43,12 +43,12 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
               softcap: float | None = None, s_aux: Tensor | None = None, position_bias: Tensor | None = None,
               cache: Any = None, sinks: Tensor | None = None, indices: Tensor | None = None,
               block_indices: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, None]:
-    """An attention function of transformers: query, key and value are [batch, head, seq, dim], and the answer is
+    """An attention function for transformers: query, key and value are [batch, head, seq, dim], and the result is
     ([batch, seq, head, dim], None).
 
-    s_aux is [head], sinks [batch, head, query, 1] or [head]; indices, [batch, query, n], are the keys that a query may
-    see among those that the mask shows, and block_indices blocks of them, of a model that makes a mask of them itself.
-    A keyword that is not known to change nothing is refused."""
+    s_aux is [head], sinks [batch, head, query, 1] or [head]. indices, [batch, query, n], are the keys that a query may
+    see among those that the mask shows; block_indices are blocks of them, for models that convert them to a mask.
+    Keywords that are not known to be harmless are refused."""
     if cache is not None:
         raise Error("attune: continuous batching of transformers has a cache of its own, which attune does not serve")
     if kwargs.get("output_attentions"):
@@ -65,18 +65,18 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     len_q = query.shape[2]
     causal = len_q > 1 and attention_mask is None and _means_causal(module, is_causal)
     options: dict[str, Any] = {}
-    if causal and key.shape[2] > len_q:  # the first tokens of a static cache: the rest of it is still empty
+    if causal and key.shape[2] > len_q:  # the first tokens of a static cache, whose rest is still empty
         key, value = key[:, :, :len_q], value[:, :, :len_q]
         position_bias = None if position_bias is None else position_bias[..., :len_q]
     bias = None
     if attention_mask is not None:
         if attention_mask.shape[-2] not in (1, len_q):
             raise Error(f"attune: attention_mask has {attention_mask.shape[-2]} rows, and there are {len_q} queries")
-        bias = added(attention_mask[..., :key.shape[2]], query.dtype)  # as "sdpa": masks may be of a longer cache
+        bias = added(attention_mask[..., :key.shape[2]], query.dtype)  # as for "sdpa": masks may be for a longer cache
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
     if bias is not None:
-        options["bias"] = rows(bias)  # a sum has the strides of T5's position bias, whose heads are the last axis
+        options["bias"] = rows(bias)  # a sum has the strides of T5's position bias, whose last axis is the heads
     if softcap:
         options["softcap"] = softcap
     by_query = _sinks(query, s_aux, sinks, options)
@@ -85,14 +85,14 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     q, k, v = (rows(t.transpose(1, 2)) for t in (query, key, value))
     if by_query is None:
         return attend(q, k, v, layout="bshd", causal=causal, scale=scaling, **options).contiguous(), None
-    # A sink is one more term of the softmax's sum: exp(lse) / (exp(lse) + exp(sink)) of the answer is left.
+    # A sink is one more term in the softmax sum: the output is scaled by exp(lse) / (exp(lse) + exp(sink)).
     out, lse = attend(q, k, v, layout="bshd", causal=causal, scale=scaling, return_lse=True, **options)
     left = torch.sigmoid(lse.transpose(1, 2).unsqueeze(-1) - by_query.transpose(1, 2).float())
     return (out * left.to(out.dtype)).contiguous(), None
 
 
 def _sinks(query: Tensor, s_aux: Tensor | None, sinks: Tensor | None, options: dict[str, Any]) -> Tensor | None:
-    """Puts sinks of heads into options, and gives back those that every query has of its own."""
+    """Puts per-head sinks into options; returns per-query sinks."""
     if s_aux is not None and sinks is not None:
         raise Error("attune.transformers: s_aux and sinks are both given, and one of them is accepted")
     name, given = ("s_aux", s_aux) if sinks is None else ("sinks", sinks)
@@ -109,7 +109,7 @@ def _sinks(query: Tensor, s_aux: Tensor | None, sinks: Tensor | None, options: d
 
 
 def _of_keys(query: Tensor, key: Tensor, mask: Tensor | None, indices: Tensor) -> Tensor:
-    """The mask with only the keys that were selected, as models with an indexer make it for "eager" and "sdpa"."""
+    """The mask restricted to the selected keys, as models with an indexer make it for "eager" and "sdpa"."""
     batch, _, len_q, _ = query.shape
     if indices.dim() != 3 or tuple(indices.shape[:2]) != (batch, len_q) or indices.is_floating_point():
         raise Error(f"attune.transformers: indices are {list(indices.shape)} of {indices.dtype}, and accepted are "
@@ -126,8 +126,8 @@ def _of_keys(query: Tensor, key: Tensor, mask: Tensor | None, indices: Tensor) -
 
 def _of_blocks(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, blocks: Tensor,
                position_ids: Tensor | None) -> Tensor:
-    """The mask of the blocks that were selected. MiniMax-M3 makes it for "eager" and "sdpa", and is asked for it here:
-    how long a block is, and what -1 means, is the model's."""
+    """The mask of the selected blocks. MiniMax-M3 makes it for "eager" and "sdpa", and its function is called here,
+    because the block length and the meaning of -1 belong to the model."""
     make = getattr(getattr(module, "indexer", None), "build_block_mask", None)
     if make is None:
         raise Error(f"attune.transformers: block_indices are given by {type(module).__name__}, whose indexer has no "
@@ -141,30 +141,30 @@ def _of_blocks(module: torch.nn.Module, query: Tensor, key: Tensor, mask: Tensor
 
 
 def _means_causal(module: torch.nn.Module, is_causal: bool | None) -> bool:
-    """What it means that there is no mask. A model that has "eager" masks gets one wherever it asks: there no mask is
-    full attention, as in its own code, and is_causal is not what it goes by."""
+    """The meaning of an absent mask. A model with "eager" masks gets one whenever it requests one, so an absent mask
+    means full attention, as in its own code, and is_causal is irrelevant."""
     config = getattr(module, "config", None)
     if config is not None and _masks_of(type(config)) == "eager":
         return False
     return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
 
 
-# They ask whether the implementation is called "sdpa" before they leave out all but the last queries, which an absent
-# mask would not show: with another name theirs must be there. (models/*/modeling_*.py, transformers 5.23.)
+# These models check for the name "sdpa" before they drop all queries except the last, which an absent mask would not
+# express; under another name they need a mask. (models/*/modeling_*.py, transformers 5.23.)
 _CUT_QUERIES = ("gemma4_text", "gemma4_unified_text")
 _kinds: dict[tuple[type, int], str] = {}
 
 
 def _masks_of(config: type) -> str:
-    """Which masks the models of a config take. "sdpa": boolean, and none where is_causal says it. "flash": none
-    where is_causal says it, else added ones. "always": boolean, and always one. "eager": always one, and added. "": no
-    model says, so that is done too.
+    """Which masks the models of a config take. "sdpa": boolean, and none if is_causal suffices. "flash": none if
+    is_causal suffices, else additive. "always": always a boolean one. "eager": always an additive one. "": no model
+    states it; treated like "eager".
 
-    A model that HF refuses "sdpa" for may add its mask to scores itself, and would add a boolean one as 0 and 1. It may
-    also use the interface: then it takes added masks as well."""
+    A model for which HF refuses "sdpa" may add its mask to scores itself, and would add a boolean one as 0 and 1. It
+    may also use the interface, and then takes additive masks as well."""
     from transformers import PreTrainedModel
 
-    at = (config, len(PreTrainedModel.__subclasses__()))  # every file of models that is imported has one more
+    at = (config, len(PreTrainedModel.__subclasses__()))  # every imported modeling file adds one
     if at not in _kinds:
         found: list[Any] = []
         known: list[Any] = [PreTrainedModel]
@@ -188,12 +188,12 @@ def _masks_of(config: type) -> str:
     return _kinds[at]
 
 
-# torch.compile takes its answer as a constant, and does not look inside.
+# torch.compile treats the result as a constant and does not trace the function.
 setattr(_masks_of, "_dynamo_marked_constant", True)
 
 
 def _mask(*args: Any, config: Any = None, **named: Any) -> Tensor | None:
-    """A mask function of transformers."""
+    """A mask function for transformers."""
     from transformers.masking_utils import eager_mask, sdpa_mask
 
     kind = "" if config is None else _masks_of(type(config))

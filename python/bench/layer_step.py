@@ -1,8 +1,8 @@
-"""Forward and backward of one attention layer together, as training calls them, with the memory they take.
+"""Forward and backward of one attention layer together, as in training, with the memory they take.
 
-Every step is out = attention(q, k, v), then gradients of q, k and v through autograd; steps of the implementations are
-interleaved, in an order drawn anew for every round. Prints the median time of a step, its speed, and the most memory it
-takes beside the inputs: of PyTorch's allocator, and of attune also the workspace of its own, as its plans say."""
+Every step is out = attention(q, k, v), then gradients of q, k and v through autograd. Steps of the implementations are
+interleaved in a random order per round. Prints the median time of a step, its rate, and the peak memory beyond the
+inputs: PyTorch's allocator, and for attune also its own workspace, from its plans."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of_attune(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
 
 
 def of_fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    import flash_attn_interface  # FlashAttention-3's, where it is installed
+    import flash_attn_interface  # FlashAttention-3, if installed
     out = flash_attn_interface.flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
     return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
@@ -68,7 +68,7 @@ def workspace(batch: int, heads: tuple[int, int], length: int, dim: int, causal:
 def measure(all_of_them: dict[str, Attention], tokens: int, length: int, heads: tuple[int, int], dim: int, causal: bool,
             rounds: int) -> None:
     batch = max(1, tokens // length)
-    def tensor(count: int) -> torch.Tensor:  # [batch, head, seq, dim], rows of a token side by side
+    def tensor(count: int) -> torch.Tensor:  # [batch, head, seq, dim], rows of a token adjacent
         return torch.randn(batch, length, count, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
     leaves = [tensor(count).requires_grad_() for count in (heads[0], heads[1], heads[1])]
     d_out = tensor(heads[0])
@@ -85,7 +85,7 @@ def measure(all_of_them: dict[str, Attention], tokens: int, length: int, heads: 
     for _ in range(rounds):
         for name in random.sample(list(memory), len(memory)):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(400_000)  # so that the calls are ahead of the GPU
+            torch.cuda._sleep(400_000)  # lets the host get ahead of the GPU
             begin.record()
             step(all_of_them[name], leaves, d_out, causal)
             end.record()

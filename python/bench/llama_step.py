@@ -1,8 +1,7 @@
-"""The time of a training step of a Llama shape of a billion parameters, with each attention implementation.
+"""The time of a training step of a Llama model with a billion parameters, with each attention implementation.
 
-Random weights and tokens, bf16, one sequence, gradient checkpointing off; steps of the implementations are interleaved,
-in turn the other one first, each after --rest seconds, in which the GPU cools. Prints the median and the spread of
-each."""
+Random weights and tokens, bf16, one sequence, no gradient checkpointing. Steps of the implementations are interleaved
+with alternating order, each after --rest seconds for the GPU to cool. Prints the median and the spread of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a call costs beside the work: microseconds of the host a call, at a size whose work is nothing.
+"""The host overhead of a call in microseconds, at a size with negligible work.
 
-Rounds of the candidates are interleaved, and each line is a median of rounds with the fastest and the slowest. On a GPU
-calls are enqueued and waited for after every hundred, outside the time."""
+Rounds of the candidates are interleaved; each line is the median of the rounds with the fastest and the slowest. On a
+GPU, calls are enqueued, and waited for after every hundred, outside the timed region."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attune import _core, _spec
 
 
 def routed(route: str) -> Callable[..., torch.Tensor]:
-    """What install() puts in the place of F.scaled_dot_product_attention."""
+    """The function that install() puts in place of F.scaled_dot_product_attention."""
     with attune.torch.installed(route):  # type: ignore[arg-type]
         return F.scaled_dot_product_attention
 

@@ -1,12 +1,12 @@
-// Tensors of PyTorch that have no table of C functions (before 2.10), by their attributes. __dlpack__ would do the same
-// for ten times the time, and refuses tensors that require a gradient.
+// PyTorch tensors without a C exchange table (before 2.10), read through their attributes. __dlpack__ would take ten
+// times as long, and refuses tensors that require a gradient.
 #include "extension/attributes.h"
 
 namespace attune {
 namespace {
 
-// What is asked of PyTorch, found once; references to it are never given back. Methods are those of torch.Tensor: to
-// call them by name would make an object of each.
+// PyTorch objects, looked up once and never released. Methods are those of torch.Tensor: calling them by name would
+// create an object each time.
 struct PyTorch {
   PyObject *type = nullptr, *data_ptr = nullptr, *stride = nullptr, *get_device = nullptr, *is_neg = nullptr;
   PyObject *shape = nullptr, *dtype = nullptr, *is_cpu = nullptr, *is_cuda = nullptr;  // names
@@ -15,7 +15,7 @@ PyTorch torch;
 
 struct Format {
   const char* name;
-  uint8_t code, bits;  // of DLPack
+  uint8_t code, bits;  // DLPack code
   PyObject* dtype;
 };
 Format formats[] = {{"float32", 2, 32, nullptr},  {"bfloat16", 4, 16, nullptr}, {"float16", 2, 16, nullptr},
@@ -28,7 +28,7 @@ Ref imported(const char* name) {
   return Ref(text ? PyImport_GetModule(text.get()) : nullptr);
 }
 
-// False without an exception: PyTorch is not here, or what is asked of it is not.
+// False without an exception: PyTorch, or something required of it, is not present.
 bool find_pytorch() {
   if (torch.type) return true;
   Ref module = imported("torch");
@@ -46,7 +46,7 @@ bool find_pytorch() {
   for (const auto& [name, to] : names)
     if (!(*to = PyUnicode_InternFromString(name))) return PyErr_Clear(), false;
   for (Format& f : formats)
-    if (!(f.dtype = PyObject_GetAttrString(module.get(), f.name))) PyErr_Clear();  // an older one has no e4m3
+    if (!(f.dtype = PyObject_GetAttrString(module.get(), f.name))) PyErr_Clear();  // older versions have no e4m3
   Py_INCREF(type.get());
   torch.type = type.get();
   return true;

@@ -1,21 +1,21 @@
-// A tensor of PyTorch by its attributes, where it has no table of C functions; and what no table says.
+// A PyTorch tensor read through its attributes, if it has no C exchange table; and properties that no table provides.
 #pragma once
 #include "extension/borrow.h"
 
 namespace attune {
 
-// Whether the type is torch.Tensor or derived from it. Nothing is imported: who has a tensor has imported PyTorch.
+// Whether the type is torch.Tensor or derived from it. Nothing is imported: a tensor implies that PyTorch is imported.
 bool is_pytorch(PyTypeObject* type);
 
-// False with an exception set: the tensor is a view whose numbers PyTorch negates when it reads them, and its memory
-// has the others. Nothing that lends the memory says so.
+// False with an exception set: the tensor is a view that PyTorch negates on read, so its memory holds other values.
+// Neither the table nor DLPack reports this.
 bool is_as_stored(PyObject* object, const char* role);
 
-// Valid while the object and `sizes`, shape and strides, are. False with an exception set.
+// Valid while the object and `sizes` (shape and strides) are. False with an exception set.
 bool lend_by_attributes(PyObject* object, const char* role, int64_t (&sizes)[2][kMostAxes], dlpack::Tensor& out);
 
-// Sets the sentence for a tensor that was not lent, where its layout, device, dtype or axes are why; else false, and
-// no exception is set.
+// Sets the message for a tensor that was not lent because of its layout, device, dtype or axes; otherwise returns false
+// without an exception.
 bool say_why_not_lent(PyObject* object, const char* role);
 
 // False with an exception set.

@@ -9,7 +9,7 @@ namespace {
 
 using dlpack::Exchange;
 
-// Few types of tensors meet in a process: they are looked up once. A type is kept alive, so its address stays its own.
+// A process uses few tensor types: each is looked up once. The type is kept alive, so its address stays valid.
 struct Known {
   PyTypeObject* type = nullptr;
   Lender lender;
@@ -26,8 +26,8 @@ const Exchange* table_of(PyTypeObject* type) {
   return e && e->lend && e->current_stream && e->allocate && e->give ? e : nullptr;
 }
 
-// The capsule of an object that has __dlpack__. Producers before DLPack 1.0 do not know max_version, and say so by a
-// TypeError. Only a producer on a GPU is told of a stream: NumPy refuses any.
+// The capsule of an object with __dlpack__. Producers before DLPack 1.0 do not accept max_version and raise a
+// TypeError. Only a GPU producer gets a stream: NumPy refuses any.
 PyObject* capsule_of(PyObject* object, PyObject* stream) {
   Ref producer(PyObject_GetAttrString(object, "__dlpack__"));
   Ref device(producer ? PyObject_CallMethod(object, "__dlpack_device__", nullptr) : nullptr);
@@ -37,7 +37,7 @@ PyObject* capsule_of(PyObject* object, PyObject* stream) {
   if (type == -1 && PyErr_Occurred()) return nullptr;
   Ref none(PyTuple_New(0)), with(PyDict_New()), version(Py_BuildValue("(ii)", 1, 1)), legacy(PyLong_FromLong(1));
   if (!none || !with || !version || !legacy) return nullptr;
-  // 1 is CUDA's legacy default stream: what a call runs on where nobody names a stream.
+  // 1 is CUDA's legacy default stream, on which a call runs if no stream is given.
   PyObject* told = stream ? stream : legacy.get();
   if (type == dlpack::kCuda && PyDict_SetItemString(with.get(), "stream", told)) return nullptr;
   if (PyDict_SetItemString(with.get(), "max_version", version.get())) return nullptr;
@@ -48,14 +48,14 @@ PyObject* capsule_of(PyObject* object, PyObject* stream) {
   return PyObject_Call(producer.get(), none.get(), with.get());
 }
 
-// Some frameworks give the axes of an empty tensor no stride; it has no element, so it is compact.
+// Some frameworks set the strides of an empty tensor to 0; without elements, it counts as compact.
 void tidy(dlpack::Tensor& t) {
   for (int32_t n = 0; n < t.ndim; ++n)
     if (!t.shape[n]) t.strides = nullptr;
 }
 
-// What a lender says, which may be pages of frames of C++, as one sentence that names the tensor, with the lender's
-// error as its cause. Errors that are ours, and what is no Exception (Ctrl-C), stay as they are. False.
+// Turns a lender's error, which may be pages of C++ stack frames, into one sentence that names the tensor, with the
+// original error as its cause. Our own errors, and non-Exceptions (Ctrl-C), are kept. Returns false.
 bool not_lent(PyObject* object, const char* role, bool pytorch) {
   if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(error_type()) ||
       PyErr_ExceptionMatches(PyExc_MemoryError))

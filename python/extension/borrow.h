@@ -1,6 +1,5 @@
-// A Python object as an attune_tensor, without a copy: by the framework's table of C functions where it has one
-// (PyTorch from 2.10 on), by its attributes where it is an older PyTorch's, else by __dlpack__. Valid while the object
-// and this are.
+// A Python object as an attune_tensor, without a copy: through the framework's C exchange table if it has one (PyTorch
+// from 2.10 on), through attributes for an older PyTorch, else through __dlpack__. Valid while the object and this are.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,7 +8,7 @@
 
 namespace attune {
 
-// A reference that is given back.
+// An owned reference, released on destruction.
 class Ref {
  public:
   Ref() = default;
@@ -48,18 +47,19 @@ struct Borrowed {
   attune_tensor tensor{};
   Lender by;
   Ref capsule;
-  int64_t sizes[2][kMostAxes];  // of a tensor that was lent by its attributes
+  int64_t sizes[2][kMostAxes];  // of a tensor lent through its attributes
 
-  // `written`: memory that its owner calls read-only is refused. `stream` is what the producer is told it is used on.
-  // False with an exception set.
+  // `written`: refuses memory that its owner declares read-only. `stream` is passed to the producer. False with an
+  // exception set.
   bool take(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream);
-  // And refused where PyTorch reads other numbers than its memory has: of what the caller did not make itself.
+  // Also refuses tensors whose memory differs from the values that PyTorch reads; for tensors that the package did not
+  // make.
   bool take_as_stored(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream);
 };
 
 Lender lender_of(PyObject* object);
 
-PyObject* error_type();  // attune.Error
-bool fail(const char* format, ...);  // sets it; false
+PyObject* error_type();              // attune.Error
+bool fail(const char* format, ...);  // sets it; returns false
 
 }  // namespace attune

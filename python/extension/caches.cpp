@@ -1,5 +1,5 @@
-// Caches of keys and values, and of native sparse attention, as capsules. The cache gives what no tensor of its calls
-// says: heads, dims and dtype of keys.
+// Caches of keys and values, and of native sparse attention, as capsules. The cache provides what no tensor of a call
+// holds: heads, dims and dtype of keys.
 #include <type_traits>
 #include <vector>
 
@@ -14,7 +14,7 @@ struct KeySizes {
   int32_t dtype = 0, heads = 0, dim_qk = 0, dim_v = 0;
 };
 
-// A cache and the sizes it was made with.
+// A cache and the sizes it was created with.
 template <class T, void (*Destroy)(T*)>
 struct Holder {
   T* cache = nullptr;
@@ -61,7 +61,7 @@ PyObject* nsa_cache_create(PyObject*, PyObject* given) {
   return capsule_of(made);
 }
 
-// Numbers of sequences. False with an exception set.
+// Reads the numbers of sequences. False with an exception set.
 bool read_sequences(PyObject* list, std::vector<int32_t>& out) {
   const Py_ssize_t count = PySequence_Size(list);
   for (Py_ssize_t n = 0; n < count; ++n) {
@@ -73,7 +73,7 @@ bool read_sequences(PyObject* list, std::vector<int32_t>& out) {
   return count >= 0;
 }
 
-// cache, sequences or None; then as run. Without q, batch is that of the new tokens.
+// cache, sequences or None; then as run. Without q, the batch is that of the new tokens.
 template <class H, auto Attend>
 PyObject* attend(PyObject*, PyObject* const* given, Py_ssize_t count) {
   constexpr int kOwn = 2;

@@ -7,9 +7,9 @@ namespace attune {
 inline constexpr const char* kSpec = "attune.spec";
 
 const Spec* spec_of(PyObject* capsule);
-PyObject* refused();  // the library's last sentence as an exception; null
+PyObject* refused();  // raises the library's last error; returns null
 
-// Also where the tensors of the call live.
+// Also owns the tensors of the call.
 struct Call {
   static constexpr int kNumbers = 7;  // spec, scale, softcap, dropout, len_q, len_k, stream; then tensors
   const Spec* spec = nullptr;
@@ -23,7 +23,7 @@ struct Call {
   bool take(PyObject* const* given, Py_ssize_t count);
 };
 
-// The stream that a framework's call would run on, by its first tensor on a GPU. False with an exception set.
+// The stream that the framework's own call would use, from its first GPU tensor. False with an exception set.
 bool current_stream(const Borrowed* tensors, size_t count, void*& stream);
 
 template <class F>

@@ -1,4 +1,4 @@
-// Memory of the library as a DLPack capsule.
+// Exports library memory as a DLPack capsule.
 #include <cstring>
 #include <new>
 #include <vector>
@@ -8,7 +8,7 @@
 namespace attune {
 namespace {
 
-// What a capsule points to, in either of the two forms, with what both need.
+// The target of a capsule in either form, with the data that both need.
 struct Lent {
   dlpack::Versioned versioned{};
   dlpack::Managed managed{};
@@ -26,7 +26,7 @@ void let_go(void* context) {
   delete lent;
 }
 
-// A capsule that nobody took still has its first name.
+// A capsule that was not consumed still has its original name.
 void drop_versioned(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
     let_go(static_cast<dlpack::Versioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"))->context);

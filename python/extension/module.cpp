@@ -1,6 +1,5 @@
 // attune._core: the C interface as Python functions. Built on the limited API, so one file serves every Python from
-// 3.10 on; numbers and tensors are passed by position, because this is on the path of every call. The package around it
-// gives them names.
+// 3.10 on. Numbers and tensors are positional, because this is on the path of every call; the package adds names.
 #include <cstdarg>
 #include <cstring>
 #include <new>
@@ -16,7 +15,7 @@ PyObject* error = nullptr;
 
 void destroy_spec(PyObject* capsule) { delete spec_of(capsule); }
 
-// Where a plan that is asked for by name is made.
+// The device for a plan requested by name.
 std::string device_of(const attune_tensor& t) {
   return t.device.type == dlpack::kCuda ? "cuda:" + std::to_string(t.device.id) : "cpu";
 }
@@ -61,8 +60,8 @@ PyObject* line(PyObject*, PyObject* const* given, Py_ssize_t count) {
   return PyUnicode_FromString(text);
 }
 
-// pattern, batch and heads of the lists, whether every sequence is as long as the sizes say; then as run: the most
-// entries that the pattern makes.
+// pattern, batch and heads of the lists, whether every sequence has the full length; then as run. Returns the largest
+// number of entries of the pattern.
 PyObject* blocks_bound(PyObject*, PyObject* const* given, Py_ssize_t count) {
   constexpr int kOwn = 4;
   if (count < kOwn) return fail("attune: blocks_bound has at least %d arguments", kOwn), nullptr;
@@ -77,7 +76,7 @@ PyObject* blocks_bound(PyObject*, PyObject* const* given, Py_ssize_t count) {
   return PyLong_FromLongLong(bound);
 }
 
-// pattern or None, mask or None; then as run, with the lists that are written among the tensors.
+// pattern or None, mask or None; then as run, with the lists to write among the tensors.
 PyObject* blocks_build(PyObject*, PyObject* const* given, Py_ssize_t count) {
   constexpr int kOwn = 2;
   if (count < kOwn) return fail("attune: blocks_build has at least %d arguments", kOwn), nullptr;
@@ -109,8 +108,8 @@ PyObject* spec(PyObject*, PyObject* given) {
 
 void say(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
 
-// Memory for the lse of q, of the layout's axes, from q's framework: a third of what the framework's own function costs
-// from Python.
+// Allocates an lse for q with the layout's axes, from q's framework, at a third of the cost of the framework's Python
+// function.
 PyObject* empty_lse(const dlpack::Exchange& by, const attune_tensor& q, const std::string& axes) {
   if (size_t(q.ndim) != axes.size())
     return fail("attune: q has %d axes, and layout '%s' has %zu", q.ndim, axes.c_str(), axes.size()), nullptr;
@@ -129,8 +128,8 @@ PyObject* empty_lse(const dlpack::Exchange& by, const attune_tensor& q, const st
   return static_cast<PyObject*>(object);
 }
 
-// run of a forward of q, k and v alone, whose last tensor, lse, is made here and returned; None, and nothing is run,
-// where q's framework has no table of functions.
+// run for a forward with only q, k and v, whose last tensor, lse, is allocated here and returned. Returns None without
+// a run if q's framework has no exchange table.
 PyObject* run_with_lse(PyObject*, PyObject* const* given, Py_ssize_t count) {
   constexpr int kLse = Call::kNumbers + 4;
   if (count != kLse + 1) return fail("attune: run_with_lse has %d arguments", kLse + 1), nullptr;
@@ -208,7 +207,7 @@ PyMODINIT_FUNC PyInit__core() {
   using namespace attune;
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
-  // Both, because what frameworks raise for the same mistakes is now one and now the other.
+  // Derives from both, because frameworks raise either for the same mistakes.
   Ref bases(PyTuple_Pack(2, PyExc_ValueError, PyExc_RuntimeError));
   error = bases ? PyErr_NewExceptionWithDoc("attune.Error", "What was asked cannot be done; the sentence says why.",
                                             bases.get(), nullptr)

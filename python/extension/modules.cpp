@@ -6,7 +6,7 @@ namespace attune {
 namespace {
 
 constexpr const char* kModule = "attune.module";
-constexpr uintptr_t kAlign = 64;  // of a tape, bytes
+constexpr uintptr_t kAlign = 64;  // alignment of a tape, in bytes
 
 attune_module* module_of(PyObject* capsule) {
   return static_cast<attune_module*>(PyCapsule_GetPointer(capsule, kModule));
@@ -76,8 +76,8 @@ PyObject* module_save(PyObject*, PyObject* given) {
   Py_RETURN_NONE;
 }
 
-// module, whether backward, whether gradients are added to, stream; x, memory, out, d_out, dx, d_memory, seed, tape,
-// each a tensor or None.
+// module, whether backward, whether gradients accumulate, stream; x, memory, out, d_out, dx, d_memory, seed, tape, each
+// a tensor or None.
 PyObject* module_run(PyObject*, PyObject* const* given, Py_ssize_t count) {
   constexpr int kOwn = 4, kTensors = 8, kTape = 7;
   if (count != kOwn + kTensors) return fail("attune: module_run has %d arguments", kOwn + kTensors), nullptr;
@@ -127,7 +127,7 @@ PyObject* module_run(PyObject*, PyObject* const* given, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
-// The factory: name, then the options in the order of the C struct, texts being None where they are not given.
+// The factory: name, then the options in the order of the C struct; texts are None if not given.
 PyObject* choose(PyObject*, PyObject* given) {
   const char* name;
   attune_make_options o{};

@@ -1,5 +1,4 @@
-// Objects of the library that live from call to call: caches and modules, as capsules that own them, and their memory
-// as DLPack.
+// Library objects that live across calls: caches and modules, as capsules that own them, and their memory as DLPack.
 #pragma once
 #include "extension/call.h"
 
@@ -8,8 +7,8 @@ namespace attune {
 PyMethodDef* cache_methods();
 PyMethodDef* module_methods();
 
-// A DLPack capsule of memory that `owner` keeps alive; it owns a reference. versioned: as DLPack 1.x has it, else as
-// before. Null with an exception set.
+// A DLPack capsule of memory that `owner` keeps alive; it owns a reference. versioned: in DLPack 1.x form, else the
+// older form. Null with an exception set.
 PyObject* lent(const attune_tensor&, PyObject* owner, bool versioned);
 PyObject* capsule_device(PyObject*, PyObject* capsule);  // (type, number) of a versioned one
 

@@ -1,5 +1,5 @@
-// Ranks of a variant that spans them: the library's transport by two Python functions, start and finish. A process is
-// one rank, and calls take its communicator from here. Calls run without Python's lock, so both functions take it.
+// Ranks for variants that span them: the library's transport over two Python functions, start and finish. A process is
+// one rank, and calls take its communicator from here. Calls run without the GIL, so both functions acquire it.
 #include "extension/ranks.h"
 
 #include <string>
@@ -15,7 +15,7 @@ struct Transport {
 
 attune_communicator* current = nullptr;
 
-// What the exception says, for the library's sentence. Clears it.
+// Copies the exception's message for the library's error, and clears the exception.
 int failed(Transport& t) {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);

@@ -26,7 +26,7 @@ struct RoleName {
   int role;
   bool written;
 };
-// written: as in a forward that does not append; is_written has what others do.
+// written: in a forward that does not append; is_written handles other calls.
 constexpr RoleName kRoles[] = {
     {"q", ATTUNE_Q, false}, {"k", ATTUNE_K, false}, {"v", ATTUNE_V, false}, {"out", ATTUNE_OUT, true},
     {"lse", ATTUNE_LSE, true}, {"cu_q", ATTUNE_CU_Q, false}, {"cu_k", ATTUNE_CU_K, false},
@@ -42,7 +42,7 @@ constexpr RoleName kRoles[] = {
     {"d_lse", ATTUNE_D_LSE, false}, {"dq", ATTUNE_DQ, true}, {"dk", ATTUNE_DK, true}, {"dv", ATTUNE_DV, true},
     {"d_bias", ATTUNE_D_BIAS, true}, {"d_sinks", ATTUNE_D_SINKS, true}};
 
-// "variant3" and "d_variant3" are tensors of the variant. False where nothing has that name.
+// "variant3" and "d_variant3" are tensors of the variant. False for an unknown name.
 bool find_role(const std::string& name, Spec::Place& out) {
   for (const RoleName& r : kRoles)
     if (name == r.name) return out.role = r.role, out.written = r.written, true;
@@ -61,7 +61,7 @@ bool find_role(const std::string& name, Spec::Place& out) {
   return false;
 }
 
-// Whether the call of the problem writes the tensor: an append writes the cache, and a backward reads out and lse.
+// Whether a call of the problem writes the tensor: an append writes the cache, and a backward reads out and lse.
 bool is_written(const attune_problem& p, const Spec::Place& place) {
   if (place.role == ATTUNE_K || place.role == ATTUNE_V) return p.options & ATTUNE_OPTION_APPEND;
   if (place.role == ATTUNE_OUT || place.role == ATTUNE_LSE) return p.pass != ATTUNE_BACKWARD;
@@ -78,7 +78,7 @@ bool set_field(attune_problem& problem, std::string_view name, long number) {
   return false;
 }
 
-// What is before `end` leaves the text.
+// Removes and returns the text before `end`.
 std::string_view cut(std::string_view& text, char end) {
   const size_t at = text.find(end);
   const std::string_view part = text.substr(0, at);

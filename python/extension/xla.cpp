@@ -1,5 +1,5 @@
-// attune as foreign functions of XLA, for attune.jax. What a call asks for is text in its attributes, so a compiled
-// program may be kept and loaded elsewhere; its buffers are tensors in the order of the text's roles.
+// attune as foreign functions of XLA, for attune.jax. The options of a call are text in its attributes, so a compiled
+// program can be stored and loaded elsewhere; its buffers are tensors in the order of the text's roles.
 #include "extension/xla.h"
 
 #include <cstring>
@@ -55,7 +55,7 @@ xla::Error* handle(xla::Call* call) {
     if (e->type == xla::kMetadata) {
       xla::Metadata& m = *reinterpret_cast<xla::MetadataExtension*>(e)->metadata;
       m.version.major = 0, m.version.minor = 1;
-      m.traits = 0;  // not fit for command buffers: a call borrows a workspace, and child graphs may not allocate
+      m.traits = 0;  // incompatible with command buffers: a call borrows a workspace, and child graphs may not allocate
       return nullptr;
     }
   const auto no = [&](const char* why) {

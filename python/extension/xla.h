@@ -1,5 +1,5 @@
 // The part of XLA's foreign function interface that a handler reads: a stable C interface, versioned by the sizes of
-// its structs. Written down here because a wheel is built where no jaxlib is.
+// its structs. Declared here because wheels are built without jaxlib.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace attune::xla {
 
 struct Extension {
   size_t size;
-  int32_t type;  // 1: the caller asks for metadata
+  int32_t type;  // 1: the caller requests metadata
   Extension* next;
 };
 inline constexpr int32_t kMetadata = 1;
@@ -100,7 +100,7 @@ struct Api {
   void* unused_1[3];
   Error* (*stream)(StreamArgs*);
   void* unused_2[12];
-  Error* (*ordinal)(OrdinalArgs*);  // from 0.1 of late 2025 on: `size` says whether it is there
+  Error* (*ordinal)(OrdinalArgs*);  // from 0.1 of late 2025 on: check `size` first
 };
 
 struct Call {

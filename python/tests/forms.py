@@ -1,4 +1,5 @@
-"""Every form of a call of attune.torch.attend that has a gradient, small: for the tests that ask the same of each."""
+"""Every form of an attune.torch.attend call that has a gradient, in small sizes: for tests that apply to all of them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def _ints(*numbers, device):
     return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
-# Numbers and words alone: (len_q, len_k), heads of q and of keys, dim_v, options.
+# Numbers and words only: (len_q, len_k), query heads and KV heads, dim_v, options.
 _PLAIN = {
     "full": ((5, 6), (2, 2), 8, {}),
     "causal": ((5, 6), (4, 2), 8, {"causal": True}),
@@ -27,7 +28,7 @@ _PLAIN = {
     "softcap": ((5, 6), (2, 2), 8, {"softcap": 1.5, "causal": True}),
     "dim_v": ((5, 6), (2, 2), 16, {}),
     "reproducible": ((5, 6), (4, 2), 8, {"reproducible": "run"}),
-    "batch": ((5, 6), (2, 2), 8, {"reproducible": "batch", "precision": "tf32x3"}),  # as GPUs promise it of f32
+    "batch": ((5, 6), (2, 2), 8, {"reproducible": "batch", "precision": "tf32x3"}),  # as GPUs guarantee it for f32
     "precision": ((5, 6), (2, 2), 8, {"precision": "tf32x3"}),
     "bhsd": ((4, 2), (5, 6), 8, {"layout": "bhsd", "causal": True}),  # 4 heads over 2, 5 rows, 6 keys
 }
@@ -82,7 +83,7 @@ def forms(dtype=torch.float32, device="cpu"):
 
     q, *streams, gates = draw((1, 24, 2, 8), *((1, 24, 1, 8),) * 6, (1, 24, 2, 3))
     tensors = {"q": q, "k": streams[0], "v": streams[1], **{f"variant{n}": t for n, t in enumerate(streams[2:])},
-               "variant4": gates.float()}  # which are f32 whatever the others are
+               "variant4": gates.float()}  # always f32
     made["nsa"] = (tensors, {"causal": True, "variant": NSA})
     shapes = ((1, 8, 1, 8), (1, 1, 1, 8), (1, 8, 1, 8), (1, 1, 1, 8), (1, 4, 1, 16), (1, 1, 1, 4), (1, 1, 1, 4),
               (1, 1, 1, 1), (1, 1, 1, 1))
@@ -97,7 +98,7 @@ def forms(dtype=torch.float32, device="cpu"):
 
 
 def call(attend, tensors, options, **more):
-    """attend of a form, with tensors of variants where it has them."""
+    """Calls attend for a form, with variant tensors if it has them."""
     plain = {name: t for name, t in tensors.items() if not name.startswith("variant")}
     numbered = {int(name[7:]): t for name, t in tensors.items() if name.startswith("variant")}
     named = dict(options)

@@ -1,4 +1,4 @@
-"""What a file of tests needs, or the reason why it is left out."""
+"""Requirements of a test file; skips it with a reason if they are missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import unittest
 
 
 def pytorch() -> None:
-    """PyTorch, of a version that attune.torch takes. Any other failure to import attune.torch is one of the tests'."""
+    """Requires PyTorch in a version that attune.torch supports. Any other failure to import attune.torch fails the
+    tests."""
     try:
         import torch  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Attention by its definition, in double, for the tests: one formula over a dense matrix of pairs. NumPy alone."""
+"""Attention by its definition in double, for the tests: one formula over a dense matrix of pairs. NumPy only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def visible(len_q: int, len_k: int, causal: bool = False, window=(-1, -1), top_l
 
 
 def attention(q, k, v, *, seen=None, scale=None, softcap=0.0, slopes=None, bias=None):
-    """q [seq, head, dim], k and v [keys, heads of keys, dim]: (out, lse [head, seq])."""
+    """q [seq, head, dim], k and v [keys, KV heads, dim]: returns (out, lse [head, seq])."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)

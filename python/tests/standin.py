@@ -1,5 +1,5 @@
-"""Arrays that say they are on a GPU, where none is: as CuPy 14 lends its own, by __dlpack__ and on a stream that it is
-told of. Their memory is the host's, so only calls that are refused before a kernel may see them."""
+"""Arrays that claim to be on a GPU without one: lent through __dlpack__ with a stream, as CuPy 14 does. Their memory is
+the host's, so only calls that are refused before a kernel may see them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import unittest.mock
 
 import numpy as np
 
-CPU, CUDA = 1, 2  # device types of DLPack
+CPU, CUDA = 1, 2  # DLPack device types
 
 
 class _Tensor(ctypes.Structure):
@@ -35,7 +35,7 @@ _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_
 
 
 class ndarray:
-    """A NumPy array in the clothes of CuPy's. `device` is a context, as there; `told` has the streams it heard of."""
+    """A NumPy array that imitates CuPy's. `device` is a context, as in CuPy; `told` records the streams it received."""
 
     def __init__(self, host, number=0, kind=CUDA, knows_versions=True):
         self.host, self.number, self.kind, self.knows_versions = host, number, kind, knows_versions
@@ -71,7 +71,7 @@ ndarray.__module__ = "cupy"
 
 
 def cupy(stream=0, number=0):
-    """The module while a test runs: `with standin.cupy(stream=7) as cupy`."""
+    """The fake module for the duration of a test: `with standin.cupy(stream=7) as cupy`."""
     module = types.ModuleType("cupy")
     module.ndarray = ndarray
     module.empty = lambda shape, dtype: ndarray(np.zeros(shape, dtype), number)

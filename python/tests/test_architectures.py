@@ -1,6 +1,6 @@
-"""attn_implementation="attune" in architectures that are unlike Llama: those whose sparsity is in a keyword, those that
-do not use the attention interface, and those whose biases and keys have unusual strides. Each has the output of
-"eager", with and without padding."""
+"""attn_implementation="attune" in architectures unlike Llama: those with sparsity in a keyword, those that bypass the
+attention interface, and those with unusual strides in biases and keys. Each must match the output of "eager", with and
+without padding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import torch
 
 import attune.transformers
 
-# Sizes by the names that configs have for them; of these a config gets those that it has.
+# Sizes by the names that configs use; a config gets those that it has.
 SMALL = dict(
     hidden_size=64, d_model=64, n_embd=64, embedding_size=64, input_embedding_size=64, output_embedding_size=64,
     num_hidden_layers=2, n_layer=2, num_layers=2, encoder_layers=2, decoder_layers=2, num_decoder_layers=2,
@@ -41,20 +41,20 @@ SMALL = dict(
 
 LATENT = dict(num_key_value_heads=4, head_dim=8, first_k_dense_replace=1)  # keys of one latent head for all
 
-# Their sparsity is in a keyword, or in the mask's dtype.
+# Sparsity in a keyword, or in the mask's dtype.
 KEYWORDS = {"deepseek_v32": LATENT, "glm_moe_dsa": LATENT, "mistral_large4_text": LATENT, "axk2": LATENT,
             "hy_v4": {}, "deepseek_v4": {},
             "minimax_m3_vl_text": dict(index_block_size=4, index_topk_blocks=2, index_local_blocks=1,
                                        layer_types=["full_attention", "minimax_m3_sparse"])}
-# Some of their attention, or all of it, is their own code, which adds the mask.
+# Some or all of their attention is their own code, which adds the mask.
 OWN = {name: {} for name in (
     "bloom", "codegen", "gpt_neox_japanese", "xglm", "mvp", "trocr", "led", "longformer", "bigbird_pegasus", "nllb-moe",
     "pegasus_x", "splinter", "big_bird", "megatron-bert", "rembert", "roformer", "canine", "convbert", "ibert", "mpnet",
     "nystromformer", "squeezebert", "tapas", "visual_bert")}
 STRIDES = {name: {} for name in ("t5", "mt5", "umt5", "switch_transformers", "inkling_text", "inkling2_text")}
 
-# Its indexer looks at padded tokens on the left too (the model says so), whose rows see no key: "eager" gives them the
-# mean of all values, and "sdpa" 0, as attune does. Their logits differ by 3 %, and attune's are those of "sdpa".
+# Its indexer also attends to left padding (stated in the model), whose rows see no key: "eager" gives them the mean of
+# all values, and "sdpa" gives 0, as attune does. Their logits differ by 3 %; attune's match "sdpa".
 UNLIKE = ("minimax_m3_vl_text",)
 
 
@@ -64,7 +64,7 @@ def config_of(name, more):
     usual = kind()
     sizes = {key: size for key, size in SMALL.items() if hasattr(usual, key)}
     types = list(dict.fromkeys(getattr(usual, "layer_types", None) or ()))
-    if types and len(types) > 1:  # a layer of every kind
+    if types and len(types) > 1:  # one layer of every kind
         sizes.update(layer_types=types, num_hidden_layers=len(types))
     return kind(**{**sizes, **more})
 
@@ -81,7 +81,7 @@ class Architectures(unittest.TestCase):
     def setUpClass(cls):
         attune.transformers.register()
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # in models so small more would wait for each other
+        torch.set_num_threads(1)  # in such small models, threads would only wait for each other
         cls.addClassCleanup(torch.set_num_threads, threads)
 
     def agrees(self, name, more):
@@ -89,7 +89,7 @@ class Architectures(unittest.TestCase):
         torch.manual_seed(1)
         theirs = model_of(config, "eager")
         with torch.no_grad():
-            for p in theirs.parameters():  # so that attention is far from even
+            for p in theirs.parameters():  # makes attention far from uniform
                 p.normal_(0, 0.2) if p.dim() > 1 else p.nan_to_num_()
         ours = model_of(config, "attune")
         ours.load_state_dict(theirs.state_dict())

@@ -1,4 +1,4 @@
-"""attune.attend over NumPy: layouts, strides, lengths, caches, and what is refused."""
+"""attune.attend over NumPy: layouts, strides, lengths, caches, and refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def draw(*shape, seed=0, dtype="float32"):
 
 @contextlib.contextmanager
 def made_of(number):
-    """Arrays that attend makes begin as `number`: what nobody writes shows."""
+    """Fills arrays that attend allocates with `number`, so that unwritten elements show."""
     original = _attend.empty
 
     def filled(*given):
@@ -327,7 +327,8 @@ class Attend(unittest.TestCase):
 
     def test_a_scale_that_f32_does_not_have_above_0_is_refused(self):
         q = draw(1, 4, 2, 8)
-        for scale in (0.0, -1.0, float("nan"), float("inf"), 1e-50, 2.36e38, 1e39):  # which times log2(e) are infinite
+        # The last two overflow f32 when multiplied by log2(e).
+        for scale in (0.0, -1.0, float("nan"), float("inf"), 1e-50, 2.36e38, 1e39):
             with self.subTest(scale), self.assertRaisesRegex(attune.Error, "scale .* is not a number above 0 that f32"):
                 attune.attend(q, q, q, scale=scale)
         self.near(attune.attend(q, q, q, scale=2.0**-149), np.broadcast_to(q.mean(1, keepdims=True), q.shape))

@@ -1,4 +1,4 @@
-"""attune.Cache and attune.NsaCache: prefill, chunks and single tokens through one object are one attention."""
+"""attune.Cache and attune.NsaCache: prefill, chunks and single tokens through one object equal one attention."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ class Caches(unittest.TestCase):
                     self.assertEqual((out.shape, lse.shape), (shape, lse_shape))
                     self.assertEqual([cache.length(n) for n in range(2)], [3, 3])
                     self.near(cache.attend(q), wanted.attend(q))
-                    self.assertEqual(cache.attend(draw(*shape), layout=layout, **named).shape, shape)  # nor that
+                    # Without new keys, nothing is appended either.
+                    self.assertEqual(cache.attend(draw(*shape), layout=layout, **named).shape, shape)
                     self.assertEqual([cache.length(n) for n in range(2)], [3, 3])
 
     def test_an_append_alone_lengthens_and_a_shorter_sequence_gives_its_pages_back(self):

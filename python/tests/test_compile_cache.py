@@ -1,4 +1,5 @@
-"""Programs of torch.compile on disk: those of a process with attune in PyTorch's place are not those of one without."""
+"""On-disk caches of torch.compile: programs of a process with attune installed are separate from those of one without.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ import attune
 import attune.torch as at
 from attune.torch import _route
 
-# Each word of the command line is a state in which the same module is compiled: what ran is printed. A stock module is
-# one node of the graph that PyTorch looks a program up by, whatever attention it calls.
+# Each word of the command line is a state in which the same module is compiled; the script prints what ran. A stock
+# module is one node of the graph by which PyTorch looks up a program, whatever attention it calls.
 SCRIPT = """
 import sys, torch
 layer = torch.nn.MultiheadAttention(32, 4, batch_first=True)
@@ -41,7 +42,7 @@ for word in sys.argv[1:]:
     print("ran", "attune" if any("attune::" in event.key for event in seen.key_averages()) else "torch")
 """
 
-# A new folder would have trial programs and headers compiled first, for most of the time.
+# With a new folder, compiling trial programs and headers would take most of the time.
 QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 HAS_TAG = hasattr(getattr(torch.compiler, "config", None), "cache_key_tag")
 
@@ -52,7 +53,7 @@ class OnDisk(unittest.TestCase):
             self.skipTest("torch.compile needs a C++ compiler, and none is here")
 
     def ran(self, folder, *words):
-        """Who runs attention in each state of a process whose programs are in a folder."""
+        """Which implementation runs attention in each state of a process whose programs are in a folder."""
         done = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True,
                               env={**os.environ, **QUICK, "TORCHINDUCTOR_CACHE_DIR": folder})
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
@@ -86,7 +87,7 @@ class Keys(unittest.TestCase):
                 at.uninstall()
                 self.assertEqual(config.cache_key_tag, own)
                 at.install()
-                config.cache_key_tag = "another"  # somebody's, meanwhile
+                config.cache_key_tag = "another"  # set by other code in the meantime
                 at.uninstall()
                 self.assertEqual(config.cache_key_tag, "another")
                 with at.installed(), self.assertRaises(attune.Error):

@@ -1,4 +1,4 @@
-"""attune.torch.distributed: two processes with gloo compute what one would, both passes."""
+"""attune.torch.distributed: two processes with gloo compute the same as one, in both passes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rank_of_two(rank: int, store: str, errors) -> None:
             with patch(attune._core, "nccl_id", lambda: name), patch(attune._core, "connect_nccl") as connected:
                 ranks.connect(by="nccl")
                 connected.assert_called_once_with(bytes(range(128, 256)), rank, 2, "cuda:0")
-        dist.barrier()  # nobody leaves while the other still reads
+        dist.barrier()  # neither leaves while the other still reads
     except BaseException as error:
         errors.put(f"rank {rank}: {error!r}")
         raise
@@ -86,7 +86,7 @@ class Distributed(unittest.TestCase):
             self.assertEqual([p.exitcode for p in processes], [0, 0], None if errors.empty() else errors.get())
 
     def test_a_group_beside_one_that_is_not_gloos_is_made_by_its_ranks_alone(self):
-        # Else groups of other ranks that connect at the same time would have the same name in the store.
+        # Otherwise groups of other ranks that connect at the same time would have the same name in the store.
         made = []
         backend, group = dist.get_backend, dist.new_group
 

@@ -1,5 +1,5 @@
-"""What attune.torch promises of every form of a call: gradients that are its slope in double, clean operators, the same
-answer compiled, checkpointed and captured in a graph, the dtype of autocast, and that a change in place is caught."""
+"""Guarantees of attune.torch for every form of a call: gradients that match slopes in double, valid operators, the same
+result when compiled, checkpointed or captured in a graph, the dtype of autocast, and detection of in-place changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EveryForm(unittest.TestCase):
         torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
 
     def answer(self, function, tensors):
-        """out, and the gradient of every tensor of a weighted sum of it."""
+        """out, and the gradients of a weighted sum of it for every tensor."""
         given = leaves(tensors)
         out = function(given)
         weights = torch.linspace(-1, 1, out.numel(), device=out.device, dtype=out.dtype).reshape(out.shape)
@@ -62,8 +62,9 @@ class EveryForm(unittest.TestCase):
                 return forms.call(at.attend, dict(zip(names, given)), options, backend="reference", **more)
 
             with self.subTest(name), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # gates, weights and sinks are f32, whose steps are large enough
-                # The gradient of a bias is added up in f32, hence the step.
+                # Gates, weights and sinks are f32, for which the steps are large enough.
+                warnings.simplefilter("ignore")
+                # The gradient of a bias is summed in f32, hence the step size.
                 self.assertTrue(torch.autograd.gradcheck(run, values, eps=1e-3, atol=2e-3, rtol=1e-3, fast_mode=True))
                 if "nsa" not in name:
                     self.assertTrue(torch.autograd.gradcheck(
@@ -72,7 +73,7 @@ class EveryForm(unittest.TestCase):
 
     def test_operators_are_clean(self):
         for name, (tensors, options) in forms.forms().items():
-            if name in forms.NUMBERS:  # which are the same to an operator but for its text
+            if name in forms.NUMBERS:  # identical to an operator except for the text
                 continue
             with self.subTest(name):
                 torch.library.opcheck(_ops.forward, split(leaves(tensors), options))
@@ -113,9 +114,9 @@ class EveryForm(unittest.TestCase):
 
                 with self.subTest(name, device=device):
                     wanted = self.answer(plain, tensors)
-                    torch._dynamo.reset()  # which has a limit of programs for a function
+                    torch._dynamo.reset()  # Dynamo limits the number of programs per function
                     compiled = torch.compile(plain, fullgraph=True, backend="aot_eager")
-                    def again(given):  # in PyTorch's first way, which sees tensors that are arguments alone
+                    def again(given):  # reentrant checkpointing, which only sees tensors that are arguments
                         return checkpoint(lambda *values: plain(dict(zip(given, values))), *given.values(),
                                           use_reentrant=True)
 
@@ -131,7 +132,7 @@ class EveryForm(unittest.TestCase):
             with self.subTest(name):
                 given = leaves(tensors)
                 cast = torch.bfloat16
-                streams = name == "nsa"  # are tensors of the call, and its caller's to cast
+                streams = name == "nsa"  # streams are tensors of the call, and the caller must cast them
                 if streams:
                     given = {n: t.to(cast) if n in ("variant0", "variant1", "variant2", "variant3") else t
                              for n, t in given.items()}
@@ -174,7 +175,7 @@ class EveryForm(unittest.TestCase):
 
                 stream = torch.cuda.Stream()
                 stream.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(stream):  # the first one allocates, as PyTorch's manual has it
+                with torch.cuda.stream(stream):  # the first run allocates, as PyTorch's manual recommends
                     step()
                 torch.cuda.current_stream().wait_stream(stream)
                 graph = torch.cuda.CUDAGraph()
@@ -189,18 +190,18 @@ class EveryForm(unittest.TestCase):
 
 
 class Inductor(unittest.TestCase):
-    """torch.compile with its own backend: what it makes for the CPU is C++ that is compiled here."""
+    """torch.compile with Inductor: for the CPU it generates C++, which is compiled here."""
 
     @classmethod
     def setUpClass(cls):
         torch._dynamo.reset()
-        # A program that was kept has the backward that attune had when it was made.
+        # A cached program contains the backward that attune had when it was compiled.
         cls.caches = unittest.mock.patch.object(torch._inductor.config, "force_disable_caches", True)
         cls.caches.start()
         cls.addClassCleanup(cls.caches.stop)
         try:
             torch.compile(lambda x: (x * 2).sin())(torch.randn(8))
-        except Exception as error:  # no compiler, or none that knows this machine
+        except Exception as error:  # no compiler, or none that supports this machine
             raise unittest.SkipTest(f"inductor does not run here: {str(error).splitlines()[0]}") from None
 
     def test_a_layer_is_one_program_with_the_same_answer_and_gradients(self):
@@ -218,7 +219,7 @@ class Inductor(unittest.TestCase):
                         return (out + more).cos() + drop.transpose(1, 2), lse
 
                     compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic)
-                    for rows in (5, 3):  # which with dynamic is the same program
+                    for rows in (5, 3):  # with dynamic, the same program
                         given = [t.clone().requires_grad_() for t in (q[:, :rows], k, v, bias[:, :, :rows])]
                         answers = [f(*given) for f in (compiled, layer)]
                         for got, true in zip(*answers):

@@ -26,7 +26,7 @@ def draw(*shape, device="cpu", dtype=torch.float32, grad=False):
 
 
 def dense(q, k, v, causal=False, window=(-1, -1), scale=None, softcap=0.0, slopes=None, pad=0):
-    """One sequence, [seq, head, dim], in double: (out, lse). The first `pad` keys are not there."""
+    """One sequence, [seq, head, dim], in double: (out, lse). The first `pad` keys are hidden."""
     q, k, v = (t.double() for t in (q, k[pad:], v[pad:]))
     k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
     scores = torch.einsum("shd,thd->hst", q, k) * (scale or q.shape[-1] ** -0.5)
@@ -232,7 +232,7 @@ class FlashAttn(unittest.TestCase):
                         args = (cos.to(device), sin.to(device), n, interleaved)
                         self.near(k_cache[b, n:n + seq_q], turned(k[b], *args), 1e-6)
                         self.near(v_cache[b, n:n + seq_q], v[b], 0)
-                        # Without a mask all queries of a sequence turn by the angle of its first new key.
+                        # Without a mask, all queries of a sequence are rotated by the angle of its first new key.
                         query = turned(q[b], *args) if causal else torch.cat(
                             [turned(q[b, s:s + 1], *args) for s in range(seq_q)])
                         wanted, wanted_lse = dense(query, k_cache[b, :n + seq_q], v_cache[b, :n + seq_q], causal)
@@ -332,7 +332,7 @@ class FlashAttn(unittest.TestCase):
 
     def test_a_chunk_sees_itself(self):
         q, k, v = draw(2, 6, 2, 16), draw(2, 9, 2, 16), draw(2, 9, 2, 16)
-        self.near(fa3.flash_attn_func(q, k, v, attention_chunk=-1), fa3.flash_attn_func(q, k, v), 0)  # none
+        self.near(fa3.flash_attn_func(q, k, v, attention_chunk=-1), fa3.flash_attn_func(q, k, v), 0)  # no chunks
         place, key = torch.arange(6)[:, None] + 3, torch.arange(9)
         seen = (place // 4 == key // 4) & (key <= place)
         out = fa3.flash_attn_func(q, k, v, causal=True, attention_chunk=4)
@@ -498,7 +498,7 @@ class FlashAttn(unittest.TestCase):
                             self.assertTrue(torch.equal(cache.float(), was))
 
     def test_rows_of_an_append_that_nobody_looked_at_stay_inside(self):
-        """As in a capture: nobody may look, and what does not fit is not written."""
+        """As in a capture: values cannot be checked, and rows that do not fit are not written."""
         new = draw(3, 2, 1, 16)
         for used, fits in (((2, 3, -1), [(0, 0, 2), (0, 1, 3), (1, 0, 3)]), ((4, 9, -5), [])):
             for dtype in (torch.float8_e4m3fn, torch.float32):

@@ -1,4 +1,4 @@
-"""`import flash_attn` as attune, and what flash_attn has beside attention: padding and rotary embeddings."""
+"""`import flash_attn` as attune, and the parts of flash_attn besides attention: padding and rotary embeddings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Alias(unittest.TestCase):
         sys.modules["flash_attn_interface"] = mine = types.ModuleType("flash_attn_interface")
         try:
             attune.flash_attn.install()
-            attune.flash_attn.install()  # a second time changes nothing
+            attune.flash_attn.install()  # a second call changes nothing
             scope: dict = {}
             exec("import flash_attn, flash_attn.flash_attn_interface, flash_attn_interface\n"
                  "from flash_attn import flash_attn_func\n"

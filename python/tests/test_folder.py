@@ -1,4 +1,4 @@
-"""Importing from a folder that somebody else filled: none of its libraries is loaded."""
+"""Importing in a folder with untrusted files: none of its libraries is loaded."""
 
 import os
 import pathlib
@@ -27,8 +27,8 @@ class Folder(unittest.TestCase):
             self.assertEqual(clean.returncode, 0, clean.stderr)
             names = {pathlib.Path(path).name for path in clean.stdout.split()}
             self.assertTrue(any(name.startswith("libattune.so") for name in names), names)
-            # Every library of the process, under its name, the one it is looked for by too. What is tried ends the
-            # import: it is none.
+            # Every library of the process, under its file name and its soname. Loading one would fail the import: they
+            # are not libraries.
             for name in names | {"libattune.so.0", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6"}:
                 pathlib.Path(folder, name).write_text("not a library")
             full = imported(folder)

@@ -1,4 +1,4 @@
-"""attune.jax: jitted, differentiated, mapped; on the CPU, and on a GPU where JAX has one."""
+"""attune.jax: jitted, differentiated, mapped; on the CPU, and on a GPU if JAX has one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NSA = "nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=8"
 DEVICES = [jax.devices("cpu")[0]] + ([jax.devices()[0]] if jax.default_backend() == "gpu" else [])
 
 
-@functools.partial(jax.jit, static_argnames="causal")  # a program for the whole, not for each of its steps
+@functools.partial(jax.jit, static_argnames="causal")  # one program for all, not one per step
 def dense(q, k, v, causal=False, bias=None):
     with jax.default_matmul_precision("highest"):
         k, v = (jnp.repeat(t, q.shape[2] // k.shape[2], 2) for t in (k, v))
@@ -36,7 +36,7 @@ def dense(q, k, v, causal=False, bias=None):
 
 
 def draw(*shapes):
-    """By NumPy: JAX would make a program for every shape."""
+    """Drawn by NumPy: JAX would compile a program for every shape."""
     return [jnp.asarray(np.random.default_rng(n).standard_normal(shape, "float32")) for n, shape in enumerate(shapes)]
 
 
@@ -151,7 +151,7 @@ class Jax(unittest.TestCase):
         self.assertIsInstance(out, jax.Array)
         self.near(out, wanted)
         self.near(lse, wanted_lse)
-        if q.devices() == {DEVICES[0]}:  # by DLPack, into memory that may be written
+        if q.devices() == {DEVICES[0]}:  # through DLPack, into writable memory
             given = np.empty(q.shape, "float32")
             attune.attend(q, k, v, causal=True, out=given)
             self.near(given, wanted)
@@ -170,7 +170,7 @@ class Jax(unittest.TestCase):
 
                 eager = step(q, k, v, k_new, v_new, used)
                 for mine, old in zip((k, v), before):
-                    self.assertTrue((np.asarray(mine) == old).all())  # arrays never change
+                    self.assertTrue((np.asarray(mine) == old).all())  # arrays are immutable
                 donated = jax.jit(step, donate_argnums=(1, 2))(q, k, v, k_new, v_new, used)
                 for made in (eager, donated):
                     out, lse, *cache = made
@@ -204,7 +204,7 @@ class Jax(unittest.TestCase):
                 self.near(value, jnp.asarray(loss(*tensors)), 1e-3 * abs(float(value)))
                 rng = np.random.default_rng(0)
                 for n, gradient in enumerate(map(np.asarray, gradients)):
-                    for _ in range(3):  # any way but its own, along which a part of the gradient would be enough
+                    for _ in range(3):  # random directions: along the gradient itself, a part of it would suffice
                         way = rng.standard_normal(gradient.shape).astype("float32")
                         ahead, behind = (loss(*tensors[:n], tensors[n] + s * way, *tensors[n + 1:])
                                          for s in (1e-3, -1e-3))
@@ -251,7 +251,7 @@ class Jax(unittest.TestCase):
             def loss(last, whole):
                 named = dict(enumerate([*weights[:6], last, *weights[7:]]))
                 more = {} if whole else {9: seed}
-                say = "adaptive block=8 density=1 hidden=4" + ("" if whole else " noise=gumbel")  # all are kept
+                say = "adaptive block=8 density=1 hidden=4" + ("" if whole else " noise=gumbel")  # keeps all blocks
                 out = attend(q, q, q, variant=say, variant_tensors={**named, **more})
                 return (out ** 2).sum()
 

@@ -1,4 +1,4 @@
-"""attune.Module and attune.torch.Module: layers of the library, against the same layers written in PyTorch."""
+"""attune.Module and attune.torch.Module: layers of the library compared with the same layers written in PyTorch."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def rms(x, weight):
 
 
 def turned(x):
-    """Rotary by halves, of [batch, seq, head, dim]."""
+    """Rotary by halves, for [batch, seq, head, dim]."""
     half = x.shape[-1] // 2
     rows, pairs = torch.arange(x.shape[1], device=x.device), torch.arange(half, device=x.device)
     angle = rows[:, None] * 10000.0 ** (-pairs / half)
@@ -146,13 +146,13 @@ class Torch(unittest.TestCase):
         self.devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
     def same(self, text, definition, device, tolerance=2e-4):
-        """The layer and its definition, both passes."""
+        """Compares the layer with its definition, in both passes."""
         layer = at.Module(text, device)
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
         p = dict(layer.named_parameters())
-        x = torch.randn(2, 24, 32, device=device, requires_grad=True)  # sizes of their own
+        x = torch.randn(2, 24, 32, device=device, requires_grad=True)  # other sizes than the line's
         d = torch.randn_like(x)
         got, wanted = layer(x), definition(p, x)
         torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
@@ -273,7 +273,7 @@ class Torch(unittest.TestCase):
         self.assertIsNone(gone())
         self.assertIsNotNone(used())
         torch.testing.assert_close(layer(x[:, :3]), whole[:, :3])
-        first.sum().backward()  # of a size that was forgotten since
+        first.sum().backward()  # of a size that has been evicted since
         self.assertGreater(float(layer.get_parameter(layer._names[0]).grad.abs().max()), 0)
 
     def test_of_long_sizes_few_are_kept(self):
@@ -359,7 +359,7 @@ class Torch(unittest.TestCase):
         for text, plain in ((f"{head} | causal : {adaptive} noise=gumbel", f"{head} | causal : {adaptive}"),
                             (f"{head} dropout=0.5 | causal dropout", f"{head} | causal")):
             with self.subTest(text):
-                layer, quiet = at.Module(text), at.Module(plain)  # of the same parameters, which begin by their names
+                layer, quiet = at.Module(text), at.Module(plain)  # equal parameters, which are initialized by name
                 x = torch.randn(2, 32, 32, requires_grad=True)
                 inputs = [x, *layer.parameters()]
                 torch.manual_seed(3)
@@ -398,9 +398,9 @@ class Torch(unittest.TestCase):
         layer = at.Module(LLAMA)
         x, parameters = torch.randn(2, 8, 32, requires_grad=True), list(layer.parameters())
         arguments = (x, None, None, parameters, layer._number, True)
-        # It calls the operator with copies of the parameters, which would be refused; their numbers are the same.
+        # opcheck passes copies of the parameters, which would be refused; their values are the same.
         with unittest.mock.patch.object(_module, "_found", lambda number, parameters: layer):
-            # The part that compares compiled outputs would compare a tape's bytes that nobody writes.
+            # The test that compares compiled outputs would compare bytes of the tape that are never written.
             torch.library.opcheck(torch.ops.attune.module_forward.default, arguments,
                                   test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
 
@@ -448,7 +448,7 @@ class Torch(unittest.TestCase):
                 ("not shared with other processes", lambda: layer.share_memory())):
             with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
                 call()
-        self.assertEqual(layer(x).dtype, torch.float32)  # as it was
+        self.assertEqual(layer(x).dtype, torch.float32)  # unchanged
         with self.assertRaises(RuntimeError):  # no second derivative
             torch.autograd.grad(torch.autograd.grad(layer(x).pow(2).sum(), x, create_graph=True)[0].sum(), x)
         layer.mlp.up_proj.weight = torch.nn.Parameter(layer.mlp.up_proj.weight.detach().clone())

@@ -1,5 +1,5 @@
-"""The names, hints and docstrings that users see: all of them are there, on docs/python_api.md, and as type checkers
-read them. The sources are read, not imported: it does not matter what is installed."""
+"""Public names, type hints and docstrings: all are present, listed in docs/python_api.md, and valid for type checkers.
+The sources are parsed, not imported, so the installation does not matter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import python_api
 
 NEEDS = {"attune.torch": "torch", "attune.flash_attn": "torch", "attune.transformers": "transformers",
-         "attune.jax": "jax"}  # by the beginning of a module's name
+         "attune.jax": "jax"}  # by the prefix of a module's name
 
 
 class Names(unittest.TestCase):
@@ -33,7 +33,7 @@ class Names(unittest.TestCase):
         self.assertEqual((ROOT / "docs" / "python_api.md").read_text(), text)
 
     def changed(self, file, old, new):
-        """What is missing where a file is another."""
+        """The missing names after a change to a file."""
         with tempfile.TemporaryDirectory() as folder:
             here = pathlib.Path(folder) / "attune"
             shutil.copytree(python_api.HERE, here)

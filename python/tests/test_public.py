@@ -1,4 +1,4 @@
-"""scripts/public_tests.py: tests of a checkout run against attune, and what fails is told."""
+"""scripts/public_tests.py: runs the tests of a checkout against attune, and reports failures."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Public(unittest.TestCase):
         spec.loader.exec_module(cls.script)
 
     def run_script(self, *arguments):
-        """Its answer and what it prints; in this process, which imports PyTorch once."""
+        """The return value and output of the script; in this process, which imports PyTorch only once."""
         printed, before = io.StringIO(), set(sys.modules)
         with unittest.mock.patch.object(sys, "argv", ["public_tests.py", *arguments]), \
                 unittest.mock.patch.object(sys, "path", list(sys.path)), \
@@ -91,7 +91,7 @@ class Public(unittest.TestCase):
                 answer = self.script.main()
             except SystemExit as left:
                 answer = left.code
-        for name in set(sys.modules) - before:  # its stand-ins are not for other tests
+        for name in set(sys.modules) - before:  # its stand-ins must not affect other tests
             if name.startswith("flash_attn") or getattr(sys.modules[name], "__spec__", None) is None:
                 del sys.modules[name]
         return answer, printed.getvalue()

@@ -1,5 +1,5 @@
-"""Tensors that no kernel may see: meta, sparse, quantized, of two devices, of a GPU where none is. Each is refused by
-attune.Error with a sentence that names it, whichever way it came in."""
+"""Tensors that no kernel may see: meta, sparse, quantized, on two devices, on an absent GPU. Each raises attune.Error
+with a message that names the tensor, through every entry point."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def of_kind(kind, t):
 
 class NotLent(unittest.TestCase):
     def ways(self):
-        """Every way in, as name, roles, and a call with a tensor in one of them."""
+        """Every entry point: name, roles, and a call with a tensor in one of them."""
         q, bias = torch.randn(1, 4, 2, 8), torch.randn(1, 2, 4, 4)
         layer = at.Module("multihead f32 b1 s4 e8 h2 | causal")
         cache = attune.Cache(heads=2, dim=8, sequences=2, capacity=6)
@@ -68,7 +68,7 @@ class NotLent(unittest.TestCase):
         for name, role, good, run in self.ways():
             for kind, sentence in KINDS.items():
                 if kind == "meta" and role == "q" and name in ("flash_attn", "flash_attn_interface"):
-                    continue  # the first of those that are not there is named, which is k
+                    continue  # the error names the first missing tensor, which is k
                 with self.subTest(name, role=role, kind=kind):
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")
@@ -78,7 +78,7 @@ class NotLent(unittest.TestCase):
                     text = str(refused.exception)
                     self.assertNotIn("\n", text)
                     if kind == "sparse_csr" and "axes" in text or name == "module" and kind == "qint8":
-                        continue  # of two axes, which is said first; a layer says the dtype that it has
+                        continue  # two axes are reported first; a layer reports its own dtype
                     self.assertRegex(text, sentence)
                     if kind != "meta":
                         self.assertIn(f"attune: {role}: ", text)
@@ -119,7 +119,7 @@ class NotLent(unittest.TestCase):
 
     def test_the_drop_in_leaves_them_to_pytorch(self):
         q = torch.randn(1, 2, 4, 8)
-        at.scaled_dot_product_attention(q, q, q)  # the form is known from here on
+        at.scaled_dot_product_attention(q, q, q)  # makes the form known
         for kind in ("sparse_coo", "mkldnn"):
             for n in range(3):
                 given = [of_kind(kind, q) if m == n else q for m in range(3)]
@@ -134,7 +134,7 @@ class NotLent(unittest.TestCase):
 
 
 class OtherDevices(unittest.TestCase):
-    """Arrays that say that they are on a GPU."""
+    """Arrays that claim to be on a GPU."""
 
     host = np.zeros((1, 4, 2, 8), "float32")
 
@@ -164,7 +164,7 @@ class OtherDevices(unittest.TestCase):
                             attune.attend(q, k, v)
                         for x in (q, k, v):
                             self.assertEqual(set(x.told), {told})
-                        q.device.__enter__.assert_called()  # what is made is made where q is
+                        q.device.__enter__.assert_called()  # results are allocated on q's device
 
     @unittest.skipIf(torch.cuda.is_available(), "a GPU is here, and would be asked for memory that is not its own")
     def test_every_way_in_refuses_arrays_of_cupy(self):
@@ -197,12 +197,12 @@ class OtherDevices(unittest.TestCase):
             out = np.zeros_like(q)
             attune.attend(*given, out=out, stream=0)
             np.testing.assert_array_equal(out, attune.attend(q, q, q))
-            self.assertEqual(given[0].told, [None])  # of no stream
+            self.assertEqual(given[0].told, [None])  # no stream
 
 
 class WarnOnly(unittest.TestCase):
-    """torch.use_deterministic_algorithms(True, warn_only=True). Everything on the CPU is the same in every run, so a
-    stand-in refuses."""
+    """torch.use_deterministic_algorithms(True, warn_only=True). Everything on the CPU is deterministic, so a stand-in
+    refuses."""
 
     def setUp(self):
         self.original = _core.run
@@ -217,7 +217,7 @@ class WarnOnly(unittest.TestCase):
         return self.original(handle, *rest)
 
     def handles(self):
-        """Specs that ask for an order."""
+        """Specs that require determinism."""
         from attune import _spec
         return [h for s in _spec._specs.values() if s.reproducible != "no" for h in (s.forward, s.backward)]
 
@@ -248,7 +248,7 @@ class WarnOnly(unittest.TestCase):
                     with self.assertWarnsRegex(UserWarning, "no deterministic implementation here.*a stand-in"):
                         got = self.answer(function, q, k, v)
                     torch.use_deterministic_algorithms(True)
-                    if name != "compiled":  # a program is compiled anew where it is asked again
+                    if name != "compiled":  # a program is recompiled when called again
                         with self.assertRaisesRegex(attune.Error, "a stand-in|no backend"):
                             self.ordered = _Everything()
                             self.answer(function, q, k, v)

@@ -1,4 +1,5 @@
-"""attune.torch.scaled_dot_product_attention against PyTorch's: every broadcast of a mask, every form of the call."""
+"""attune.torch.scaled_dot_product_attention compared with PyTorch's: every broadcast of a mask, every form of the call.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Sdpa(unittest.TestCase):
 
     def same(self, *tensors, by="attune", **named):
         before = getattr(at.counters, by)
-        with sdpa_kernel(SDPBackend.MATH):  # PyTorch's other kernels do not take every mask
+        with sdpa_kernel(SDPBackend.MATH):  # PyTorch's other kernels do not accept every mask
             wanted = theirs(*tensors, **named)
         got = at.scaled_dot_product_attention(*tensors, **named)
         self.assertEqual(wanted.shape, got.shape)
@@ -129,7 +130,7 @@ class Sdpa(unittest.TestCase):
         with contextlib.suppress(RuntimeError):  # an error in most versions of PyTorch
             at.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(4, 4) > 0, is_causal=True)
         self.assertEqual(at.counters.why["attn_mask beside is_causal"], 1)
-        for scale in (1e-50, 2.36e38):  # the first is 0 in f32, attune's word for 1/sqrt(dim)
+        for scale in (1e-50, 2.36e38):  # the first rounds to 0 in f32, which means 1/sqrt(dim) to attune
             at.scaled_dot_product_attention(q, q, q, scale=scale)
             self.assertEqual(at.counters.why[f"scale {scale}"], 1)
         self.same(q, q, q, by="torch", scale=1e-50)
@@ -160,7 +161,7 @@ class Sdpa(unittest.TestCase):
                 torch.testing.assert_close(F.scaled_dot_product_attention(q, q, q), theirs(q, q, q))
             self.assertEqual((counters.attune, dict(counters.why)), (0, {"a choice among PyTorch's backends": 1}))
         self.addCleanup(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
-        torch.backends.cuda.enable_cudnn_sdp(not torch.backends.cuda.cudnn_sdp_enabled())  # for good
+        torch.backends.cuda.enable_cudnn_sdp(not torch.backends.cuda.cudnn_sdp_enabled())  # permanently
         with at.installed("always") as counters:
             F.scaled_dot_product_attention(q, q, q)
         self.assertEqual(counters.attune, 1)
@@ -212,7 +213,7 @@ class Sdpa(unittest.TestCase):
                         torch.testing.assert_close(out, wanted, rtol=1e-4, atol=2e-5)
                         for g, t in zip(torch.autograd.grad(out.sum(), (q, k, v)), gradients):
                             torch.testing.assert_close(g, t, rtol=1e-4, atol=1e-4)
-                with at.installed("always"):  # what attune leaves to PyTorch
+                with at.installed("always"):  # calls that attune leaves to PyTorch
                     for function in (F.scaled_dot_product_attention, compiled):
                         doubles = [t.double() for t in (q, k, v)]
                         torch.testing.assert_close(function(*doubles, make(5, 7)), theirs(*doubles, mask))
@@ -260,7 +261,7 @@ class Sdpa(unittest.TestCase):
 
     def test_a_trace_goes_to_pytorch(self):
         q = torch.randn(1, 2, 5, 8)
-        for route in ("always", "measured"):  # neither is anything timed while a program is recorded
+        for route in ("always", "measured"):  # nothing is timed while a program is traced either
             with self.subTest(route), at.installed(route) as counters:
                 counters.clear()
                 traced = torch.jit.trace(lambda q: F.scaled_dot_product_attention(q, q, q), (torch.randn(1, 2, 5, 8),),
@@ -272,7 +273,7 @@ class Sdpa(unittest.TestCase):
         q = torch.randn(1, 2, 4, 8)
         for route in (at.scaled_dot_product_attention, _route._routed):
             for transform in (torch.func.grad, lambda f: lambda q: torch.func.jvp(f, (q,), (q,))[1]):
-                with sdpa_kernel(SDPBackend.MATH):  # the only one with a forward derivative
+                with sdpa_kernel(SDPBackend.MATH):  # the only one with a forward-mode derivative
                     wanted = transform(lambda q: theirs(q, q, q).square().sum())(q)
                     got = transform(lambda q: route(q, q, q).square().sum())(q)
                 torch.testing.assert_close(got, wanted)
@@ -331,7 +332,7 @@ class Sdpa(unittest.TestCase):
             for _ in range(3):
                 torch.testing.assert_close(_route._routed(q, k, k, is_causal=True), theirs(q, k, k, is_causal=True))
             self.assertEqual((len(measured), at.counters.attune, at.counters.torch), (1, 3, 0))
-            for named in ({}, {"is_causal": True}):  # what is wrong with a call is not hidden by the last one
+            for named in ({}, {"is_causal": True}):  # the previous call does not hide errors of this one
                 with self.assertRaises(RuntimeError):
                     _route._routed(q, k.double(), k, **named)
             with self.assertRaises(RuntimeError):
@@ -415,7 +416,7 @@ class Sdpa(unittest.TestCase):
                                          fullgraph=True)
                 out = compiled(q)
                 self.assertTrue(torch.equal(state, torch.get_rng_state()))
-            self.assertEqual(set(seen[:16]), {False})  # by operators
+            self.assertEqual(set(seen[:16]), {False})  # through operators
             torch.testing.assert_close(torch.autograd.grad(out.sum(), q), torch.autograd.grad(theirs(q, q, q).sum(), q))
         finally:
             _sdpa.by_attune = original

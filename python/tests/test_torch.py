@@ -1,4 +1,4 @@
-"""attune.torch.attend: gradients, compilers, modes; on the CPU, and on a GPU where there is one."""
+"""attune.torch.attend: gradients, compilers, modes; on the CPU, and on a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw(*shapes, device="cpu", dtype=torch.float32, grad=True):
 
 
 def dense(q, k, v, causal=False, bias=None, dtype=torch.float64):
-    """By the definition, through autograd: (out, lse), of [batch, seq, head, dim]."""
+    """By the definition, through autograd: (out, lse), for [batch, seq, head, dim]."""
     q, k, v = (t.to(dtype) for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[2] // k.shape[2], 2) for t in (k, v))
     scores = torch.einsum("bshd,bthd->bhst", q, k) * q.shape[-1] ** -0.5
@@ -231,7 +231,7 @@ class Torch(unittest.TestCase):
         for n, t in enumerate((q, k, v, ks, vs, kw, vw, gates)):
             with self.subTest(n):
                 self.assertTrue(t.grad.isfinite().all() and t.grad.abs().sum() > 0)
-        with torch.no_grad():  # a step against the gradient makes the sum smaller
+        with torch.no_grad():  # a step against the gradient reduces the sum
             moved = {n: t - 1e-3 * t.grad for n, t in streams.items()}
             less = at.attend(q, k, v, causal=True, variant="nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=8",
                              variant_tensors=moved)
@@ -330,7 +330,7 @@ class Torch(unittest.TestCase):
     def test_a_scale_of_0_is_refused(self):
         q, = draw((1, 4, 2, 8), grad=False)
         for named in ({}, {"softcap": 2.0}):
-            for scale in (0.0, 1e-50, 2.36e38):  # in f32 0 is the default one
+            for scale in (0.0, 1e-50, 2.36e38):  # 0 in f32 means the default
                 with self.subTest(scale, **named), self.assertRaisesRegex(attune.Error, "scale .* is not a number"):
                     at.attend(q, q, q, scale=scale, **named)
 

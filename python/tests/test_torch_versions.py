@@ -1,5 +1,5 @@
-"""PyTorch before 2.10, whose tensors have no table of C functions, and before 2.5, which is refused. Where PyTorch is
-newer its table is hidden, so that the same code runs."""
+"""PyTorch before 2.10, whose tensors have no C exchange table, and before 2.5, which is refused. With a newer PyTorch
+the table is hidden, so that the same code runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HIDDEN = "import torch; torch.Tensor.__dlpack_c_exchange_api__ = None\n"
 
 
 class Plain(torch.Tensor):
-    """As a tensor of PyTorch 2.9."""
+    """Like a tensor of PyTorch 2.9."""
 
     __dlpack_c_exchange_api__ = None
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -90,7 +90,7 @@ class WithoutTable(unittest.TestCase):
 
 class Versions(unittest.TestCase):
     def asked(self, version):
-        """What importing attune.torch says with that version of PyTorch."""
+        """The error of importing attune.torch with that version of PyTorch."""
         with unittest.mock.patch.object(torch, "__version__", type(torch.__version__)(version)), \
                 unittest.mock.patch.dict(sys.modules):
             del sys.modules["attune.torch"]

@@ -71,7 +71,7 @@ class Transformers(unittest.TestCase):
     def test_logits_in_bf16_are_as_near_to_f32_as_those_of_sdpa(self):
         for device in DEVICES:
             for config in (llama(), gpt2(), mistral()):
-                config.initializer_range = 0.3  # so that attention is far from even
+                config.initializer_range = 0.3  # makes attention far from uniform
                 with self.subTest(device=device, model=config.model_type), torch.no_grad():
                     exact, _ = self.pair(config, device)
                     tokens = torch.randint(1, 64, (2, 40), device=device)
@@ -118,7 +118,7 @@ class Transformers(unittest.TestCase):
                         self.assertEqual(got.tolist(), wanted.tolist())
 
     def trained(self, model, tokens, mask, steps=50):
-        """Losses of steps on one batch, which is learned by heart. More threads than one would wait for each other."""
+        """Losses of steps on one batch, which the model memorizes. Several threads would only wait for each other."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self.addCleanup(torch.set_num_threads, threads)
@@ -134,7 +134,7 @@ class Transformers(unittest.TestCase):
         return torch.tensor(losses)
 
     def batch(self, device):
-        """Sequences, of which two are padded on the left, and which of their tokens are there."""
+        """Sequences, two of them padded on the left, and the mask of valid tokens."""
         torch.manual_seed(4)
         tokens = torch.randint(1, 64, (4, 24), device=device)
         mask = torch.ones_like(tokens)
@@ -147,8 +147,8 @@ class Transformers(unittest.TestCase):
                 tokens, mask = self.batch(device)
                 pair = self.pair(config, device)
                 wanted, got = (self.trained(model, tokens, mask) for model in pair)
-                self.assertLess(wanted[-1], 0.1 * wanted[0])  # there was something to learn
-                # Rounding grows with the steps: to 2e-4 of a loss after 50, where a forgotten mask is 7e-2.
+                self.assertLess(wanted[-1], 0.1 * wanted[0])  # guards against a trivial task
+                # Rounding grows with the steps: to 2e-4 of a loss after 50, whereas a missing mask causes 7e-2.
                 torch.testing.assert_close(got, wanted, rtol=5e-3, atol=1e-3)
                 theirs, ours = pair
                 ours.load_state_dict(theirs.state_dict())
@@ -157,7 +157,7 @@ class Transformers(unittest.TestCase):
                                  cache_implementation=cache, disable_compile=True)
                     wanted, got = (m.eval().generate(tokens[:, :12], **named) for m in (theirs, ours))
                     self.assertEqual(got.tolist(), wanted.tolist())
-                    whole = mask.bool().all(1)  # GPT-2 counts padding as positions in training, and generate() does not
+                    whole = mask.bool().all(1)  # GPT-2 counts padding as positions in training, but not in generate()
                     learned = (wanted == tokens)[whole, 12:].float().mean().item()
                     self.assertGreater(learned, 0.8, "greedy tokens are those that were learned")
 
@@ -167,14 +167,14 @@ class Transformers(unittest.TestCase):
         return torch.cat([p.grad.float().flatten() for p in model.parameters()])
 
     def test_gradients_in_bf16_are_as_near_to_f32_as_those_of_sdpa_and_it_learns(self):
-        # How far losses are from those of f32 after many steps says nothing: on a CPU eager's are half as far as sdpa's,
-        # with gradients that are twenty times as wrong.
+        # The distance of losses from those of f32 after many steps proves nothing: on a CPU, eager's losses are half as
+        # far as sdpa's, with gradients that are twenty times as wrong.
         for device, config in itertools.product(DEVICES, (llama(), gpt2(), mistral())):
             with self.subTest(model=config.model_type, device=device):
                 tokens, mask = self.batch(device)
                 learned = self.trained(self.pair(config, device, torch.bfloat16)[1], tokens, mask)
                 self.assertLess(learned[-1], 0.2 * learned[0])
-                config.initializer_range = 0.3  # so that attention is far from even
+                config.initializer_range = 0.3  # makes attention far from uniform
                 exact, _ = self.pair(config, device)
                 pair = self.pair(config, device, torch.bfloat16)
                 exact.load_state_dict({name: t.float() for name, t in pair[0].state_dict().items()})
@@ -243,7 +243,7 @@ class Transformers(unittest.TestCase):
     def test_rows_of_any_stride_are_served(self):
         q, v = torch.randn(2, 4, 8, 16), torch.randn(2, 4, 8, 16)
         k = torch.randn(2, 4, 16, 8).transpose(2, 3)
-        bias = torch.randn(8, 8, 4).permute(2, 0, 1)[None]  # as T5 makes it
+        bias = torch.randn(8, 8, 4).permute(2, 0, 1)[None]  # the layout of T5
         mask = torch.ones(2, 1, 8, 8, dtype=torch.bool).tril()
         for given in (None, mask):
             got, _ = attune.transformers.attention(torch.nn.Module(), q, k, v, given, is_causal=False,
@@ -253,7 +253,7 @@ class Transformers(unittest.TestCase):
             torch.testing.assert_close(got.transpose(1, 2), wanted, rtol=1e-4, atol=1e-5)
 
     def masks(self, config, **named):
-        """What the attention of a model gets as masks."""
+        """The masks that the attention of a model receives."""
         _, model = self.pair(config, other="eager")
         seen = []
 

@@ -1,5 +1,6 @@
-"""Tensors that PyTorch's functions take and others forget: of no element, and views that are negated when they are read
-(torch._neg_view, the imaginary part of a conjugate). By every way into attune, on the CPU and on a GPU where one is."""
+"""Tensors that PyTorch's functions accept and others forget: empty ones, and views that are negated on read
+(torch._neg_view, the imaginary part of a conjugate). Through every entry point, on the CPU and on a GPU if there is
+one."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def spelled_out(q, k, v):
 
 
 class Through(TorchDispatchMode):
-    """A mode that changes nothing: calls go by the operators."""
+    """A mode that changes nothing, so that calls use the operators."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
@@ -68,7 +69,7 @@ class Unusual(unittest.TestCase):
                 turned = [t.transpose(1, 2) for t in (q, k, v)]
                 for mask in (None, -bias):
                     negated = torch._neg_view(mask.neg()) if mask is not None else None
-                    for _ in range(2):  # and where the form of the call is known
+                    for _ in range(2):  # again, when the form of the call is known
                         self.near(at.scaled_dot_product_attention(*map(torch._neg_view, turned), negated,
                                                                   enable_gqa=True),
                                   at.scaled_dot_product_attention(*(-t for t in turned), mask, enable_gqa=True), 0)
@@ -153,7 +154,7 @@ class Unusual(unittest.TestCase):
                       "cu_k": torch.arange(batch + 1, dtype=torch.int32, device=device) * keys, "max_k": keys}
         else:
             tensors = [q, k, v]
-        torch._dynamo.reset()  # which has a limit of programs for a function
+        torch._dynamo.reset()  # Dynamo limits the number of programs per function
         function = torch.compile(at.attend, backend="eager", fullgraph=True) if how == "compiled" else at.attend
         with torch.no_grad():
             self.assertEqual(function(*tensors, **named).count_nonzero(), 0)
@@ -236,7 +237,7 @@ class Unusual(unittest.TestCase):
                 for mine, wanted in zip(none, some):
                     torch.testing.assert_close(mine, wanted)
                 q, whole = one(2, 3, 4, 8), [t.clone() for t in (k_cache, v_cache)]
-                if not named:  # without tables new keys that are none change nothing
+                if not named:  # without tables, empty new keys change nothing
                     got = fa.flash_attn_with_kvcache(q, *whole, k[:, :0], v[:, :0], cache_seqlens=used)
                     torch.testing.assert_close(got, fa.flash_attn_with_kvcache(q, *whole, cache_seqlens=used))
                 for mine, wanted in zip(whole, (k_cache, v_cache)):
@@ -261,7 +262,7 @@ class Unusual(unittest.TestCase):
                 if name != "cache":
                     for mine, true in zip(*(torch.autograd.grad(out.sum(), (q, k, v)) for out in (got, wanted))):
                         torch.testing.assert_close(mine, true, rtol=0, atol=0)
-        with self.assertRaisesRegex(attune.Error, "k: a view that PyTorch negates"):  # which an append would write
+        with self.assertRaisesRegex(attune.Error, "k: a view that PyTorch negates"):  # an append would write it
             fa.flash_attn_with_kvcache(q[:, :1], torch._neg_view(k.detach()), v.detach(), new, new, cache_seqlens=used)
 
 

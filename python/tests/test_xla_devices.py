@@ -1,5 +1,5 @@
-"""attune.jax where XLA has several devices: each call runs where its arrays are. Those of a GPU by a stand-in for XLA's
-side of the foreign function interface, as no machine of the tests has two; those of a CPU by XLA itself."""
+"""attune.jax with several XLA devices: each call runs on the device of its arrays. GPUs use a stand-in for XLA's side
+of the foreign function interface, because no test machine has two; CPUs use XLA itself."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def at(thing):
 
 
 class Xla:
-    """XLA's side of one call of [1, 4, 2, 8] f32: it says on which of its GPUs the call is. `api_size` is that of an
-    XLA; one before late 2025 has no ordinal. An older one than the stand-in knows is told by its size alone."""
+    """XLA's side of one call with [1, 4, 2, 8] f32; it reports the GPU of the call. `api_size` is that of an XLA
+    version; those before late 2025 have no ordinal. A version older than the stand-in supports is emulated by its size
+    alone."""
 
     def __init__(self, ordinal, api_size=None, ordinal_fails=False):
         self.said, self.asked, self.ordinal, self.ordinal_fails = None, 0, ordinal, ordinal_fails
@@ -72,7 +73,7 @@ class Xla:
         return None
 
     def call(self, is_cuda=True):
-        """What the handler answers: None, or an error."""
+        """The handler's result: None, or an error."""
         spec = Spec()
         fields = " ".join(f"{name}={value}" for name, value in {**spec._fields(), "pass": 0}.items())
         text = f"{fields}||q=bshd k=bshd v=bshd out=bshd".encode()
@@ -95,7 +96,7 @@ class Xla:
 
 class Ordinal(unittest.TestCase):
     def test_a_call_is_on_the_gpu_that_xla_names(self):
-        for ordinal in (97, 98):  # which no machine has: refused before a kernel, by name
+        for ordinal in (97, 98):  # ordinals that no machine has: refused by name before a kernel
             xla = Xla(ordinal)
             self.assertIsNotNone(xla.call())
             self.assertIn(f"cuda:{ordinal}", xla.said)

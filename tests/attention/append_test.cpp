@@ -1,4 +1,4 @@
-// Where new rows go when the numbers in the arguments are wrong: on a GPU nobody checked them.
+// Where append writes new rows when the integers in the arguments are wrong: on a GPU they are not checked beforehand.
 #include "attention/tile/append.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ struct Given {
   void numbers(Role r, std::vector<int32_t>& values) {
     a[r] = {.data = values.data(), .dtype = DType::i32, .extent = {1, 1, 1, int32_t(values.size())}};
   }
-  int64_t place(int n) const {  // of new row n; -1: nowhere
+  int64_t place(int n) const {  // of new row n; -1 if it is not stored
     const char* at = appended_row(p, a, Role::k, 0, n, 0);
     return at ? (at - reinterpret_cast<const char*>(cache.data())) / 4 : -1;
   }
@@ -53,7 +53,7 @@ TEST(AppendedRow, is_nowhere_where_it_does_not_fit) {
     g.index[0] = row;
     EXPECT_EQ(g.place(0), -1) << "row " << row << " of the cache";
   }
-  Given more("forward f32 b1 h1 q1 k8 d1 full append", {3, 8, 1, 1}, 9);  // than the cache has room for
+  Given more("forward f32 b1 h1 q1 k8 d1 full append", {3, 8, 1, 1}, 9);  // more rows than the cache holds
   more.a[Role::used_k] = {};
   EXPECT_EQ(more.place(0), -1);
 }

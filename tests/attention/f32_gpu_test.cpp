@@ -1,5 +1,5 @@
-// What the f32 kernels of a GPU take, in which words they refuse, and how much memory they plan. Pure functions: no GPU
-// is needed.
+// What the f32 GPU kernels accept, the text of their refusals, and the workspace they plan. Pure functions: no GPU
+// required.
 #include "tests/attention/refusals.h"
 
 namespace attune {
@@ -47,7 +47,7 @@ TEST_F(F32OnGpu, what_is_refused_is_said) {
             "sm80_forward_f32: runs on a GPU, not on a CPU");
 }
 
-// What was not allowed is not done: full f32 goes to the standard link.
+// Without permission for tf32, f32 goes to cuda_standard in full precision.
 TEST_F(F32OnGpu, the_chain_takes_them_only_where_tf32_is_allowed) {
   const auto chosen = [](std::string_view line) {
     Plan plan;

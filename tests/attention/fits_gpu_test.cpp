@@ -1,4 +1,4 @@
-// Which arguments the fused GPU kernels refuse, and in which words. Pure functions: no GPU is needed.
+// Which arguments the fused GPU kernels refuse, and the text of each refusal. Pure functions: no GPU required.
 #include "tests/attention/refusals.h"
 
 namespace attune {
@@ -9,7 +9,7 @@ constexpr const char* kBackward = "backward bf16 b2 h4 q128 k128 d64 causal";
 
 class FitsGpu : public WithGpuCode {
  protected:
-  // Backends of this build that read rows 16 bytes at a time, with a line that each of them serves.
+  // Backends of this build that read rows 16 bytes at a time, each with a problem line that it supports.
   static std::vector<std::pair<const char*, const char*>> in_pieces() {
     std::vector<std::pair<const char*, const char*>> all = {
         {"sm80_forward", kForward}, {"sm80_backward", kBackward}, {"sm90_forward", kForward},
@@ -68,7 +68,7 @@ TEST_F(FitsHopper, a_stride_that_does_not_go_forward_is_refused_as_what_it_is) {
   }
 }
 
-// Keys and values of one head, or of one sequence, that all of them see: a map of what is there once.
+// Keys and values broadcast over heads or over the batch (stride 0): the tensor map covers the one copy in memory.
 TEST_F(FitsHopper, a_forward_takes_keys_and_values_that_repeat_together) {
   for (const auto axis : {&Strides::head, &Strides::batch}) {
     Call call(kForward);

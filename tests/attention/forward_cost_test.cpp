@@ -1,4 +1,4 @@
-// Which kernel of sm90_forward serves a problem of few queries, against what an H200 took.
+// Which kernel sm90_forward selects for problems with few queries, compared with times measured on an H200.
 #include "attention/sm90/forward/cost.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kUnits = 132;
 
-// Microseconds of each row of kTimeModels for this head dim, one below the other.
+// Measured microseconds, one column per row of kTimeModels for this head dim.
 struct Timed { const char* line; double us[4]; };
 constexpr Timed kTimed[] = {
     {"b1 h8 q128 k128 d64 full", {7.6, 8.3, 7.1, 6.6}},
@@ -87,7 +87,7 @@ TEST(ForwardCost, the_chosen_kernel_is_within_a_tenth_of_the_quickest_that_was_t
 
 TEST(ForwardCost, a_wave_more_is_a_tile_more) {
   const TimeModel& four = kTimeModels[2];
-  const double one = time_of(problem("forward bf16 b1 h8 q1024 k1024 d64 full"), four, kUnits);  // 128 tiles
+  const double one = time_of(problem("forward bf16 b1 h8 q1024 k1024 d64 full"), four, kUnits);   // 128 tiles
   const double two = time_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"), four, kUnits);  // 192
   EXPECT_NEAR(two - one, four.cost.tile + 4 * four.cost.step, 1e-9);
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"))->tile_q, 128);
@@ -103,11 +103,11 @@ TEST(ForwardCost, only_kernels_that_serve_a_problem_are_chosen) {
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d80 full"))->dim, 96);
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d40/120 full"))->dim, 128);
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d192 full")), nullptr);
-  EXPECT_EQ(quickest_of(problem("forward bf16 b8 h16 q4096 k4096 d64 full")), nullptr);  // more than were timed
+  EXPECT_EQ(quickest_of(problem("forward bf16 b8 h16 q4096 k4096 d64 full")), nullptr);  // beyond the measured range
 }
 
-// Heads, queries, keys; microseconds with a block for each tile, or by sm90/forward/split_kv.h if that is quicker, and
-// with all of them sharing. As the others, of an H200.
+// Heads, queries, keys and head dim; microseconds without and with stream-K, on an H200. The former is the faster of
+// one CTA per tile and sm90/forward/split_kv.h.
 TEST(ForwardCost, blocks_share_the_keys_of_few_tiles_where_that_was_quicker) {
   struct Row { int heads, queries, keys, dim; double other, shared; };
   constexpr Row kRows[] = {
@@ -128,7 +128,7 @@ TEST(ForwardCost, blocks_share_the_keys_of_few_tiles_where_that_was_quicker) {
   }
 }
 
-// StreamK counts key tiles from the end of each query tile's, so none may have more than it is told.
+// StreamK counts key tiles from the end of each query tile, so no query tile may have more than it is given.
 TEST(ForwardCost, no_query_tile_sees_more_key_tiles_than_are_shared) {
   for (const char* mask : {"full", "causal", "causal@top_left", "window511,0", "window100,30", "window*,-700@top_left",
                            "window700,-300", "window5,-9", "window*,40"})

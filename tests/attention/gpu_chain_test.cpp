@@ -1,5 +1,5 @@
-// The links of the GPU chain behind the fused kernels: what cuda_standard and vendor_cudnn take, in which words they
-// refuse, and how much memory they plan. Pure functions: no GPU is needed.
+// The backends behind the fused kernels in the GPU chain: what cuda_standard and vendor_cudnn accept, the text of their
+// refusals, and the workspace they plan. Pure functions: no GPU required.
 #include "attention/cudnn/versions.h"
 #include "tests/attention/refusals.h"
 
@@ -56,7 +56,7 @@ TEST_F(GpuChain, standard_keeps_scores_below_its_budget) {
   const size_t gib = size_t(1) << 30;
   EXPECT_LT(bytes("cuda_standard", "forward bf16 b64 h64 q4096 k4096 d64 full"), 2 * gib);
   EXPECT_LT(bytes("cuda_standard", "backward bf16 b64 h64 q4096 k4096 d64 full"), 3 * gib);
-  // One head alone is over the budget: it is planned all the same.
+  // A single head exceeds the budget and is planned nevertheless.
   EXPECT_GT(bytes("cuda_standard", "forward bf16 b1 h2 q32768 k32768 d64 full"), 4 * gib);
   EXPECT_LT(bytes("cuda_standard", "forward bf16 b1 h2 q32768 k32768 d64 full"), 5 * gib);
 }
@@ -96,7 +96,7 @@ TEST_F(GpuChain, vendor_plans_memory_in_proportion) {
   EXPECT_LT(bytes("vendor_cudnn", "backward bf16 b4 h16 q4096 k4096 d128 causal"), 3 * sum);
 }
 
-// Where rows share a bias, its gradient is added up from a matrix of its own.
+// If rows share a bias, its gradient is reduced from a separate matrix.
 TEST_F(GpuChain, standard_plans_a_third_matrix_for_the_gradient_of_a_bias) {
   const size_t plain = bytes("cuda_standard", "backward bf16 b2 h4 q512 k512 d64 full softcap");
   const size_t biased = bytes("cuda_standard", "backward bf16 b2 h4 q512 k512 d64 full bias");

@@ -1,4 +1,4 @@
-// What a backward on the CPU does around its products.
+// The parts of a CPU backward outside its matrix products.
 #include "attention/cpu/gradients.h"
 
 #include "tests/runs.h"
@@ -26,7 +26,7 @@ TEST(Gradients, are_stored_whole_where_every_key_is_one_of_a_sequence) {
   EXPECT_FALSE(whole(p, a, a[Role::k])) << "two sequences with the same keys";
 }
 
-// One query and one key: the weight is 1, and dv is d_out.
+// One query and one key: the weight is 1, and dv equals d_out.
 TEST(Gradients, of_a_row_just_behind_2_to_the_24_are_those_of_any_other) {
   const std::string_view dense = "backward f32 b1 h1 q1 k1 d8 full";
   const std::pair<const char*, std::string_view> all[] = {
@@ -37,9 +37,9 @@ TEST(Gradients, of_a_row_just_behind_2_to_the_24_are_those_of_any_other) {
   for (const auto& [backend, line] : all)
     for (const double logit : {1000., 11629080., 11629088., 11629099., 11700000.}) {
       World world(problem(line), {});
-      const bool numbered = world.args.given(Role::bias);  // the logit is the block's number, or a product
+      const bool numbered = world.args.given(Role::bias);  // the logit is the block's number (bias) or a product
       if (numbered) {
-        for (const Role begin : {Role::block_begin, Role::block_begin_k})  // the list: one block
+        for (const Role begin : {Role::block_begin, Role::block_begin_k})  // a list of one block
           if (world.args.given(begin)) set(world.args[begin], [](int, int, int, int n) { return n; });
         for (const Role block : {Role::block_column, Role::block_row_k})
           if (world.args.given(block)) set(world.args[block], [](int, int, int, int) { return 0; });
@@ -48,7 +48,8 @@ TEST(Gradients, of_a_row_just_behind_2_to_the_24_are_those_of_any_other) {
       set(world.args[Role::q], [&](int, int, int, int d) { return d || numbered ? 0 : logit * std::sqrt(8.); });
       set(world.args[Role::k], [](int, int, int, int d) { return d ? 0 : 1; });
       if (world.args.given(variant_tensor(0)))
-        set(world.args[variant_tensor(0)], [](int, int, int, int n) { return n ? -1 : 0; });  // the list: block 0
+        // The list holds block 0 only.
+        set(world.args[variant_tensor(0)], [](int, int, int, int n) { return n ? -1 : 0; });
       run_forward(world, world.forward_result());
       Outputs got = world.outputs(false);
       Plan plan;

@@ -1,4 +1,4 @@
-// Into how many parts sm90_backward divides heads that share keys.
+// The number of head splits that sm90_backward selects for a GQA group.
 #include <gtest/gtest.h>
 
 #include "attention/sm90/backward/split_heads.h"
@@ -20,7 +20,7 @@ KeyBlocks blocks(std::string_view line) {
 }
 int parts(std::string_view line) { return parts_of(blocks(line), kUnits); }
 
-// 128 blocks for 132 multiprocessors, the longest of 256 steps where the mean is 136.
+// 128 CTAs for 132 SMs; the longest takes 256 steps, the mean is 136.
 TEST(KeyParts, divide_heads_where_the_longest_block_is_what_a_run_waits_for) {
   EXPECT_EQ(parts("backward bf16 b1 h64/8 q2048 k2048 d128 causal"), 2);
   EXPECT_EQ(parts("backward bf16 b1 h64/8 q2048 k2048 d64 causal"), 2);
@@ -47,9 +47,9 @@ TEST(KeyParts, leave_heads_whole_where_little_is_to_be_saved) {
   EXPECT_EQ(parts("backward bf16 b1 h8/1 q64 k64 d128 causal"), 1);
 }
 
-// Everything that blocks do, on one multiprocessor; the longest block, on many.
+// On one SM, the sum of all CTAs; on many SMs, the longest CTA.
 TEST(KeyParts, time_is_that_of_the_blocks_one_after_another_or_side_by_side) {
-  const KeyBlocks b = blocks("backward bf16 b1 h2/1 q256 k256 d128 causal");  // 4 and 2 query tiles, of two heads
+  const KeyBlocks b = blocks("backward bf16 b1 h2/1 q256 k256 d128 causal");  // 4 and 2 query tiles, two heads
   EXPECT_DOUBLE_EQ(time_of(b, 1, 1), 2 * 4 + 2 * 2 + 2 * kBlockSteps);
   EXPECT_DOUBLE_EQ(time_of(b, 1, 2), 2 * 4 + kBlockSteps);
   EXPECT_DOUBLE_EQ(time_of(b, 2, 4), 4 + kBlockSteps + kPartSteps + kJoinSteps + 4 * kReadSteps);

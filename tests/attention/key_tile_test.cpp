@@ -1,4 +1,4 @@
-// Tiles of keys from lengths in tensors, against the definition of the mask.
+// Key tiles from lengths in tensors, compared with the definition of the mask.
 #include "attention/tile/key_tile.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kTileQ = 64, kTileK = 128;
 
-constexpr const char* kLines[] = {"backward bf16 b1 h1 q256 k256 d64 causal",  // ends where tiles do
+constexpr const char* kLines[] = {"backward bf16 b1 h1 q256 k256 d64 causal",  // ends at a tile boundary
                                   "backward bf16 b6 h2/1 q300 k400 d64 causal ragged | seed=2 odd",
                                   "backward bf16 b5 h2 q260 k300 d64 full ragged | seed=3 drawn cache used_q",
                                   "backward bf16 b4 h2 q150 k290 d64 window70,3 | seed=5 drawn cu_q cache",
@@ -25,7 +25,7 @@ constexpr const char* kLines[] = {"backward bf16 b1 h1 q256 k256 d64 causal",  /
                                   "backward bf16 b3 h2 q300 k500 d64 causal@absolute | seed=2 drawn used_q cache"};
 
 template <class F>
-void each(std::string_view line, F f) {  // f(sequence, its tiles)
+void each(std::string_view line, F f) {  // f(sequence, its key tiles)
   Case c;
   const Status s = parse(line, c);
   ASSERT_TRUE(s.ok()) << s.message;
@@ -71,7 +71,7 @@ TEST(KeyTile, keys_are_seen_as_the_mask_says_and_by_no_query_outside_of_its_quer
   EXPECT_GT(seen, 0);
 }
 
-// In a fixed order a tile waits for as many behind it: one too many would never come.
+// A deterministic dQ add waits for all key tiles behind it: a count that is one too high would deadlock.
 TEST(KeyTile, knows_how_many_tiles_behind_it_have_a_query_tile) {
   int most = 0;
   for (const char* line : kLines)

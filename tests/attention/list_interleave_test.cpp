@@ -1,4 +1,4 @@
-// Two lists as one stream.
+// Two lists interleaved into one stream.
 #include "attention/tile/list_interleave.h"
 
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@ namespace attune {
 namespace {
 
 struct Stream {
-  std::vector<int> of[2];   // what each list gets, in order
+  std::vector<int> of[2];   // output of each list, in order
   int loads = 0;
-  int longest_wait = 0;     // key tiles of the other alone, between two of one list
+  int longest_wait = 0;     // longest run of key tiles from one list between two of the other
 };
 
 Stream merged(const std::vector<int>& first, const std::vector<int>& second, int most) {

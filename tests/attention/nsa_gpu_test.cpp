@@ -1,5 +1,5 @@
-// What the GPU kernels of NSA's selection, compression and gates take, in which words they refuse, and how much memory
-// they plan. Pure functions: no GPU is needed.
+// What the GPU kernels for NSA selection, compression and gating accept, the text of their refusals, and the workspace
+// they plan. Pure functions: no GPU required.
 #include "tests/attention/refusals.h"
 
 namespace attune {
@@ -60,7 +60,7 @@ TEST_F(NsaPlans, memory_grows_as_the_tokens_do) {
     return double(planned(line).workspace_bytes);
   };
   EXPECT_LT(bytes(1 << 20), 16.5 * bytes(1 << 16));
-  EXPECT_LE(bytes(1 << 16), 65536. * 64 * 4 + 4096);  // an lse of every query, and nothing of the keys
+  EXPECT_LE(bytes(1 << 16), 65536. * 64 * 4 + 4096);  // one lse per query, nothing per key
 }
 
 }  // namespace

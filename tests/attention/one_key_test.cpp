@@ -1,4 +1,4 @@
-// A row that sees one key: its weight is 1, whatever that was rounded to on the way, and the answer is its value.
+// A row that sees a single key: its weight is exactly 1, regardless of rounding, so the output is that key's value.
 #include "tests/runs.h"
 
 namespace attune {
@@ -21,7 +21,7 @@ TEST(OneKey, answer_is_its_value_to_the_bit) {
         EXPECT_EQ(load(got.args[Role::out], b, s, h, d), load(world.args[Role::v], b, s, h * p.heads_kv / p.heads_q, d))
             << line << " on " << level << " at " << b << ' ' << s << ' ' << h << ' ' << d;
       });
-      // Of the weight before it was rounded: rounding would be 2e-3 of a score.
+      // The lse comes from the weight before rounding; rounding alone would change a score by 2e-3.
       each(got.args[Role::lse], [&](int b, int s, int h, int d) {
         EXPECT_NEAR(load(got.args[Role::lse], b, s, h, d), load(want.args[Role::lse], b, s, h, d), 2e-4) << line;
       });

@@ -1,4 +1,4 @@
-// How rows are cut into panels of two sizes.
+// How rows are divided into panels of two sizes.
 #include <gtest/gtest.h>
 
 #include "attention/cpu/query_rows.h"

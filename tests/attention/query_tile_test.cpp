@@ -1,4 +1,4 @@
-// Tiles of queries from lengths and lists in tensors, against the definition of the mask.
+// Query tiles from lengths and lists in tensors, compared with the definition of the mask.
 #include "attention/tile/query_tile.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Tiles {
   }
 };
 
-bool hidden(const QueryTile& t, int row, int key) {  // as a kernel decides
+bool hidden(const QueryTile& t, int row, int key) {  // the kernels' criterion
   return key >= t.keys || key < t.from + row || key >= t.until + row;
 }
 
@@ -111,7 +111,7 @@ TEST(QueryTile, has_two_lists_where_blocks_are_half_a_tile_of_queries) {
     tiles.each([&](const Sequence& s, const QueryTile& t) {
       const int32_t* begin = a.row<const int32_t>(Role::block_begin, t.sequence, 0, t.head);
       const int row = t.query / 64, pieces = size.k / kTileK;
-      const bool alone = t.query + 64 >= s.len_q;  // the second row of blocks is behind the queries
+      const bool alone = t.query + 64 >= s.len_q;  // the second row of blocks lies behind the last query
       const int of_first = begin[row + 1] - begin[row], of_second = alone ? 0 : begin[row + 2] - begin[row + 1];
       EXPECT_EQ(t.first, of_first * pieces) << line;
       EXPECT_EQ(t.column, begin[row]) << line;

@@ -1,4 +1,5 @@
-// What GPU backends refuse, and in which words. Pure functions: no GPU is needed, but a build that has its code.
+// Refusals of the GPU backends: which problems they decline, and the text. Pure functions: they require a build with
+// GPU code, but no GPU.
 #pragma once
 #include <span>
 
@@ -26,7 +27,7 @@ inline void expect_refusals(std::span<const Refusal> all) {
   }
 }
 
-// Arguments of a plain call, at addresses that nobody looks at.
+// Arguments of a plain call, at addresses that are never read.
 struct Call {
   Problem p;
   Args args{};

@@ -1,4 +1,4 @@
-// What the CPU's parts of native sparse attention refuse, each by its own name.
+// What the CPU kernels of native sparse attention refuse; each refusal begins with the backend's name.
 #include "machine/host.h"
 #include "plan/plan.h"
 #include "tests/asked.h"

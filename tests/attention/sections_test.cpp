@@ -1,5 +1,5 @@
-// Which heads the blocks of sm90_backward go through together, the longest blocks of them first; which blocks stay, and
-// how their last tiles are divided.
+// How sm90_backward groups heads into sections, longest CTAs first; which problems get persistent CTAs, and how their
+// last tiles are split.
 #include <gtest/gtest.h>
 
 #include "attention/sm90/schedule.h"
@@ -17,7 +17,7 @@ TEST(Sections, as_many_heads_as_stay_in_the_cache) {
   EXPECT_EQ(section_heads(1), 64);
 }
 
-// One behind the other they leave multiprocessors idle at the end: the last section begins with its longest block.
+// Run one after another, such sections leave SMs idle at the end, because the last section starts with its longest CTA.
 TEST(Sections, that_do_not_fill_the_gpu_are_joined) {
   EXPECT_EQ(joined_section(8 << 20, 16, 8, kUnits), 8);
   EXPECT_EQ(joined_section(16 << 20, 32, 8, kUnits), 8);
@@ -25,7 +25,7 @@ TEST(Sections, that_do_not_fill_the_gpu_are_joined) {
   EXPECT_EQ(joined_section(17 << 20, 128, 8, kUnits), 8) << "the cache does not hold it";
   EXPECT_EQ(joined_section(1, 1, 8, kUnits), 64) << "all heads are one already";
 }
-// B1, D 128: h12 and h16 4096 took 254 and 318 us on an H200 as one section, and 291 and 311 as several.
+// b1 d128: h12 and h16 at length 4096 took 254 and 318 us on an H200 as one section, and 291 and 311 us as several.
 TEST(Sections, that_the_cache_holds_and_that_nearly_fill_the_gpu_are_joined_where_tiles_are_fewer) {
   EXPECT_EQ(joined_section(4 << 20, 32, 12, kUnits), 12);
   EXPECT_EQ(joined_section(4 << 20, 32, 16, kUnits), 4);
@@ -50,7 +50,7 @@ TEST(Sections, of_a_backward_follow_from_how_its_blocks_differ) {
   EXPECT_EQ(section_of({.alike = false, .in_order = true}, 1 << 20, 16, 64, kUnits), kSectionInOrder);
 }
 
-// B x S = 16k, H x D = 2048: rows that see a key are S, or half of it with a diagonal.
+// B x S = 16k, H x D = 2048: S rows see a key, or half of them with a causal mask.
 TEST(Staying, is_for_tiles_of_keys_that_few_rows_see) {
   for (const double rows : {1., 256., 513., 1024., 2048., 4096., 16384., 32768.}) {
     const auto persistent = [&](KeyWalk walk) {
@@ -89,7 +89,7 @@ TEST(Pieces, of_tiles_that_fill_no_wave_take_less_time_and_bounded_memory) {
   EXPECT_EQ(alike(4096, 64, 1, true), 1) << "2.5 of a hundred saved";
   EXPECT_EQ(alike(23 * 15, 4, 8), 1) << "81 tiles, of which two waves of halves or thirds save nothing";
 }
-// Of b1 with a full mask on an H200, by a1261d5: microseconds with 1, 2, 3, 4 and 8 pieces of each tile.
+// b1 with a full mask on an H200, commit a1261d5: microseconds with 1, 2, 3, 4 and 8 query splits per tile.
 TEST(Pieces, are_about_as_many_as_was_quickest) {
   struct Timed { int heads, length; bool narrow; double us[5]; };
   for (const Timed& t : {Timed{4, 2048, false, {79.0, 64.2, 83.8, 77.8, 107}},
@@ -115,7 +115,7 @@ TEST(Pieces, are_about_as_many_as_was_quickest) {
     EXPECT_LE(t.us[pieces - 1], 1.05 * least) << t.heads << " heads of " << t.length << ": " << pieces << " pieces";
   }
 }
-// With a diagonal: as many query tiles as there are tiles of keys behind, and twice as many.
+// Causal masks: as many query tiles as key tiles remain, and twice as many.
 TEST(Pieces, with_a_diagonal_are_of_the_longest_tiles) {
   for (const int64_t units : {1, 2, 4, 8, 12, 16, 40})
     for (const int tiles : {1, 2, 8, 16, 32}) {
@@ -138,7 +138,7 @@ TEST(Pieces, with_a_diagonal_are_of_the_longest_tiles) {
   EXPECT_EQ(of(16, 16), 1) << "256, which share out evenly";
   EXPECT_EQ(of(4, 33), 1) << "too short";
 }
-// Block n has tile n first: of sections one after the other, within which tiles go through all heads.
+// CTA n starts with tile n. Sections follow each other; within a section, each tile index runs over all heads.
 TEST(Preparing, heads_of_first_tiles_are_ready_before) {
   for (const int section : {1, 2, 3, 16, 64})
     for (const int64_t tiles : {1, 2, 3, 11, 16, 100, 131, 132, 133, 1000}) {

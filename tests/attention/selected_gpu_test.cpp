@@ -1,5 +1,5 @@
-// What the GPU kernels of selected attention take, in which words they refuse, and how much memory they plan. Pure
-// functions: no GPU is needed.
+// What the GPU kernels of selected attention accept, the text of their refusals, and the workspace they plan. Pure
+// functions: no GPU required.
 #include "tests/attention/refusals.h"
 
 namespace attune {
@@ -56,7 +56,7 @@ TEST_F(SelectedPlans, what_the_tensor_cores_refuse_goes_to_ordinary_multiply_add
   EXPECT_EQ(find_backend("cuda_selected")->supports(wide, known("h200")).message, "cuda_selected: dim 260 is over 256");
 }
 
-// A token's list is split where there are few tokens, and nowhere else.
+// The list of a token is split only if there are few tokens.
 TEST_F(SelectedPlans, lists_of_one_token_are_split_and_of_many_not) {
   const auto plan_of = [](std::string_view shape) {
     Plan plan;
@@ -79,7 +79,7 @@ TEST_F(SelectedPlans, scratch_of_a_backward_grows_as_tokens_do) {
     return double(plan.workspace_bytes);
   };
   EXPECT_LT(bytes("262144"), 4.1 * bytes("65536"));
-  EXPECT_LT(bytes("65536"), 65536. * 16384);  // q, out and their gradients take 81,920 a token
+  EXPECT_LT(bytes("65536"), 65536. * 16384);  // q, out and their gradients take 81,920 bytes per token
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The key tiles of the last query tiles, divided among blocks.
+// Stream-K: the key tiles of the last query tiles, divided evenly among CTAs.
 #include "attention/tile/stream_k.h"
 
 #include <gtest/gtest.h>
@@ -38,12 +38,12 @@ TEST(StreamK, every_key_tile_of_every_query_tile_has_one_block) {
         EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; })) << tiles << " x " << steps;
         size_t parts = 0;
         for (int t = 0; t < tiles; ++t) parts += size_t(s.last_block(t) - s.first_block(t) + 1);
-        EXPECT_EQ(parts, places.size());  // who adds them up reads those that were written, and no more
+        EXPECT_EQ(parts, places.size());  // the combine reads exactly the parts that were written
       }
 }
 
 TEST(StreamK, a_block_beyond_the_last_key_tile_has_none) {
-  const StreamK s = stream_k(3, 10, 20);  // two each: fifteen blocks
+  const StreamK s = stream_k(3, 10, 20);  // two key tiles per CTA: fifteen CTAs
   EXPECT_EQ(s.tile(14, 0), 2);
   EXPECT_EQ(s.tile(15, 0), 3);
   EXPECT_EQ(s.tile(19, 0), 3);

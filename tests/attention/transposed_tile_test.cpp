@@ -1,6 +1,5 @@
-// dQ multiplied turned, a warpgroup at a time: from dS in the registers of its threads to rows of dQ, with the layouts
-// of stmatrix, of swizzled operands and of the products as PTX describes them. Numbers are small integers, so sums are
-// exact.
+// The transposed dQ product of one warpgroup, from dS in registers to rows of dQ. The layouts of stmatrix, of swizzled
+// operands and of the products follow the PTX specification. Values are small integers, so sums are exact.
 #include "attention/tile/transposed_tile.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +15,7 @@ namespace {
 constexpr int kQueries = 80, kKeys = 128, kColumns = 128, kPanelK = kKeys * 128;
 constexpr TransposedTile kTile{kQueries};
 
-// Shared memory of 16-bit numbers by the byte, with what the hardware does to addresses of 128-byte rows.
+// Shared memory of 16-bit numbers, addressed by byte, with the 128-byte swizzle of the hardware.
 struct Shared {
   std::vector<int16_t> data;
   std::vector<int> writes;
@@ -31,8 +30,8 @@ struct Shared {
 int weight(int key, int query) { return (key * 7 + query * 5 + key * query) % 11 - 5; }
 int number(int key, int column) { return (key * 3 + column * 13 + key * column) % 9 - 4; }
 
-// stmatrix.x4.trans by one warp: the pairs of matrix j are in register j, lane r * 4 + c / 2 has row r, columns c and
-// c + 1, and column c goes to the address of lane 8 j + c.
+// stmatrix.x4.trans by one warp. Register j holds the pairs of matrix j; lane r * 4 + c / 2 holds row r, columns c and
+// c + 1. Column c is stored at the address given by lane 8 j + c.
 template <class Address, class Pair>
 void store_transposed(Shared& to, Address address, Pair pair) {
   for (int j = 0; j < 4; ++j)
@@ -47,7 +46,7 @@ Shared stored_ds() {
       for (int n = 0; n < kQueries / 16; ++n)
         store_transposed(
             ds, [&](int lane) { return kTile.store(group, warp, lane, n); },
-            [&](int lane, int j) {  // register 4 n + j of the lane: two sums of the product S^T, neighbours
+            [&](int lane, int j) {  // register 4 n + j of the lane: two adjacent sums of S^T
               const int first = 2 * (4 * n + j), key = group * 64 + warp * 16 + lane / 4 + first / 2 % 2 * 8;
               const int query = first / 4 * 8 + lane % 4 * 2;
               return std::array{weight(key, query), weight(key, query + 1)};
@@ -55,7 +54,7 @@ Shared stored_ds() {
   return ds;
 }
 
-// As the copies leave it: panels of 64 columns.
+// K as TMA stores it: panels of 64 columns.
 Shared loaded_k() {
   Shared k(2 * kPanelK);
   for (int key = 0; key < kKeys; ++key)
@@ -64,7 +63,7 @@ Shared loaded_k() {
   return k;
 }
 
-// One product of m64 n80 k16. a: [16 rows of k, 64 contiguous]; b: [80 rows, k contiguous]; eight rows in 1024 bytes.
+// One m64n80k16 product. a: [16 rows of k, 64 contiguous]; b: [80 rows, k contiguous]; eight rows per 1024 bytes.
 void multiply(std::vector<int>& sums, const Shared& a, int at_a, const Shared& b, int at_b) {
   for (int row = 0; row < 64; ++row)
     for (int column = 0; column < kQueries; ++column)
@@ -74,7 +73,7 @@ void multiply(std::vector<int>& sums, const Shared& a, int at_a, const Shared& b
             b.read(Shared::swizzled(at_b + column / 8 * 1024 + column % 8 * 128 + k * 2));
 }
 
-// A tile in memory, as warps add to it.
+// A dQ tile in memory after the warps added to it.
 std::vector<int> added_sums(const Shared& ds, const Shared& k) {
   std::vector<int> memory(size_t(kQueries) * kColumns, INT32_MIN);
   for (int group = 0; group < 2; ++group) {
@@ -85,7 +84,8 @@ std::vector<int> added_sums(const Shared& ds, const Shared& k) {
       for (int lane = 0; lane < 32; ++lane)
         for (int i = 0; i < kQueries / 2; ++i) {  // register i of the lane
           const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-          const int staged = i / 4 * 128 + lane * 4 + i % 4;  // among the warp's numbers, which leave in one copy
+          // Offset among the warp's values, which leave in one bulk copy.
+          const int staged = i / 4 * 128 + lane * 4 + i % 4;
           int& to = memory.at(size_t(kTile.columns(group * 4 + warp) + staged));
           EXPECT_EQ(to, INT32_MIN) << "written twice";
           to = sums[size_t(row * kQueries + column)];

@@ -1,4 +1,4 @@
-// Block lists as a user makes them: only the installed headers and the shared library.
+// Block lists as a user builds them: only the installed headers and the shared library.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -38,7 +38,7 @@ std::vector<float> attended(attune::Problem problem, const char* pattern) {
   return t.out;
 }
 
-// Four blocks of queries over four of keys: lists that a check would refuse are refused here too, and nothing is
+// Four query blocks over four key blocks. Lists that attune_check would refuse are refused here too, and nothing is
 // written.
 void lists_of_a_caller() {
   attune::Problem problem("forward f32 b1 h1 q256 k256 d16 full blocks64x64x6");
@@ -78,7 +78,7 @@ void lists_of_a_caller() {
   reset(), problem.c.block_bound = 5, from.counts = counts;
   expect(!build(nullptr, nullptr, column.data()) && counts[ATTUNE_BLOCKS_DROPPED] == 1, "what is dropped is counted");
   problem.c.block_bound = 6, from.counts = nullptr;
-  // What is written lies apart, of lists that are made too.
+  // Outputs must not overlap, including lists that the call builds.
   reset();
   refused(build(by_key.data(), by_key.data() + 4, column.data()),
           "block_begin_k: is written, and shares memory with block_row_k");
@@ -105,7 +105,7 @@ int main() {
   attune::call(dense, plain.args());
   expect(apart(attended(asked, "dense"), plain.out) < 1e-5, "all blocks active is full attention");
   expect(apart(attended(asked, "local_window window=32"), plain.out) > 1e-3, "a window is not");
-  // A window of whole blocks, as a mask of bytes.
+  // A window of whole blocks, given as a byte mask.
   attune::Problem problem = asked;
   std::vector<uint8_t> mask(13 * 13);
   for (int i = 0; i < 13; ++i)

@@ -1,5 +1,5 @@
-// The cache object, as a user sees it: a model of plain vectors says what every sequence holds, and attention over that
-// in one piece is what the cache must give.
+// The cache object as a user sees it. A model made of plain vectors records what every sequence holds; the cache must
+// give the same result as attention over those vectors.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -52,7 +52,7 @@ struct Step {
   }
 };
 
-// What the sequences hold.
+// The keys and values of every sequence.
 struct Model {
   std::vector<float> k[kSequences], v[kSequences];
 
@@ -66,7 +66,7 @@ struct Model {
     }
   }
   void resize(int s, int length) { k[s].resize(size_t(length * kRow)), v[s].resize(k[s].size()); }
-  // The worst difference from attention over what a sequence holds now.
+  // The largest difference from attention over the current contents of a sequence.
   float error(const Step& step, int b, int s) const {
     const int rows = step.added * kHeads * kDim;
     std::vector<float> q(step.q.begin() + b * rows, step.q.begin() + (b + 1) * rows), out(q.size());
@@ -81,7 +81,7 @@ struct Model {
     float worst = 0;
     for (int n = 0; n < rows; ++n) {
       const float off = std::fabs(out[size_t(n)] - step.out[size_t(b * rows + n)]);
-      worst = off <= worst ? worst : off;  // a NaN is the worst
+      worst = off <= worst ? worst : off;  // NaN counts as the worst
     }
     return worst;
   }
@@ -97,7 +97,7 @@ std::vector<float> contents(const attune::Cache& cache) {
   return all;
 }
 
-// Many steps at random: some sequences append, some are rewound, some are freed.
+// Many random steps: some sequences append, some are rewound, some are freed.
 void random_steps(int page, int pages) {
   const std::string what = "page " + std::to_string(page);
   std::vector<float> k(size_t(page ? pages * page : kSequences * kCapacity) * kRow), v(k.size());
@@ -156,13 +156,13 @@ void pages_are_handed_out_once() {
   expect(cache.free_pages() == 2, "a page that is in use is kept");
   cache.resize(0, 2);
   expect(cache.free_pages() == 3, "one that is not is free");
-  cache.resize(2, 5);  // room that the caller fills
+  cache.resize(2, 5);  // space that the caller fills
   expect(cache.free_pages() == 0 && cache.length(2) == 5, "room for keys of the caller");
   refused([&] { cache.resize(2, 7); }, "cache: 1 more pages are needed, and 0 of 6 are free");
   expect(cache.length(2) == 5, "a refused length");
 }
 
-// Each takes up the pages that the other gave back, and what a call knew of them does not hold any more.
+// Each sequence reuses pages that the other returned, so page tables kept from an earlier call are stale.
 void rewound_pages_are_looked_up_again() {
   attune::Cache cache(options(1));
   Model model;
@@ -171,12 +171,12 @@ void rewound_pages_are_looked_up_again() {
     cache.attend(step.problem(), step.args());
     model.append(step, {0, 1});
     for (int s = 0; s < 2; ++s) expect(model.error(step, s, s) < 1e-5f, "after a rewind");
-    Step other(2, 1);  // in another order, so that the pages are looked up afresh
+    Step other(2, 1);  // a different order forces a new lookup of the pages
     cache.attend(other.problem(), other.args(), {1, 0});
     model.append(other, {1, 0});
     for (int s = 0; s < 2; ++s) expect(model.error(other, 1 - s, s) < 1e-5f, "in another order");
     for (int s = 0; s < 2; ++s) cache.resize(s, 1), model.resize(s, 1);
-    cache.attend(look.problem(), look.args());  // both rows are known again, and then rewound
+    cache.attend(look.problem(), look.args());  // both rows are cached again, then rewound
     for (int s = 0; s < 2; ++s) cache.resize(s, 1);
   }
 }
@@ -205,7 +205,7 @@ void only_appending() {
     Model model;
     model.append(fill, {0, 1}), model.append(one, {0, 1});
     for (int s = 0; s < 2; ++s) expect(model.error(one, s, s) < 1e-5f, "queries after keys");
-    attune::Problem look("forward f32 b2 h4/2 q1 k6 d8 causal");  // and without appending
+    attune::Problem look("forward f32 b2 h4/2 q1 k6 d8 causal");  // a call without append
     Step again = one;
     attune::Args reading;
     reading.set(ATTUNE_Q, {again.q.data(), "bshd", {2, 1, kHeads, kDim}});
@@ -263,7 +263,7 @@ void misuse() {
   }
   attune_cache* out = nullptr;
   attune_cache_options o = options(4);
-  o.size = 8;  // less than the first version had
+  o.size = 8;  // smaller than the struct's first version
   refused(attune_cache_create(&o, &out), "options.size = 8 is not sizeof(attune_cache_options)");
   refused(attune_cache_create(nullptr, &out), "options is null");
   refused(attune_cache_create(&o, nullptr), "out is null");

@@ -1,5 +1,5 @@
-// What the environment changes: the backend, the tuned file and where it is looked for, the log. Caches read it when a
-// device is first used; a number of threads nobody used before is such a first use.
+// What the environment controls: the backend, the tuned file and its search path, the log. A device cache reads it at
+// first use; a number of threads that is new to the process counts as a first use.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ class Environment : public testing::Test {
     for (const char* name : {"ATTUNE_BACKEND", "ATTUNE_TUNED", "ATTUNE_LOG", "XDG_CONFIG_HOME"}) unsetenv(name);
   }
 
-  // A tuned file of one rule, for this CPU unless said otherwise.
+  // A tuned file with one rule, for this CPU unless another device is given.
   void write(const fs::path& file, const std::string& backend, const std::string& device = this_cpu().name) {
     Tuned tuned{.device = device, .measured = "by this test"};
     tuned.rules.push_back({.dtype = DType::f32, .dim_qk = 8, .dim_v = 8, .decode = true, .backend = backend});
@@ -83,7 +83,7 @@ TEST_F(Environment, a_tuned_file_decides_and_is_named) {
   write(file, "cpu_standard");
   setenv("ATTUNE_TUNED", file.c_str(), 1);
   const std::string reason = why();
-  // Where no BLAS is there, cpu_standard refuses, and the refusal is told.
+  // Without a BLAS, cpu_standard refuses, and the reason contains the refusal.
   const bool chosen = reason.starts_with("cpu_standard: " + file.string() + ":");
   EXPECT_TRUE(chosen || reason.find("\n  cpu_standard: ") != reason.npos) << reason;
 }
@@ -99,7 +99,7 @@ TEST_F(Environment, a_broken_tuned_file_names_file_and_line) {
   attune_set_threads(0);
   setenv("ATTUNE_TUNED", (folder_ / "nowhere.tsv").c_str(), 1);
   EXPECT_EQ(why(), (folder_ / "nowhere.tsv").string() + ": cannot be read");
-  for (const std::string device : {"/dev/null", "/dev/zero"}) {  // the second has no end
+  for (const std::string device : {"/dev/null", "/dev/zero"}) {  // /dev/zero never ends
     setenv("ATTUNE_TUNED", device.c_str(), 1);
     ASSERT_EQ(why(), device + ": is no regular file, and a tuned file is one");
   }
@@ -118,9 +118,9 @@ TEST_F(Environment, tuned_files_are_looked_for_in_order) {
   fs::create_directories(folder_ / "project/.attune");
   write(folder_ / "project/.attune" / file, "cpu_forward");
   fs::current_path(folder_ / "project");
-  EXPECT_EQ(tuned_path(cpu), ".attune/" + file);  // the project's goes before the user's
+  EXPECT_EQ(tuned_path(cpu), ".attune/" + file);  // the project's file takes precedence over the user's
   fs::current_path(here);
-  setenv("ATTUNE_TUNED", folder_.c_str(), 1);  // a folder without a file for this device: none, and not the other place
+  setenv("ATTUNE_TUNED", folder_.c_str(), 1);  // a folder without a file for this device: no search elsewhere
   EXPECT_EQ(tuned_path(cpu), "");
   write(folder_ / file, "cpu_forward");
   EXPECT_EQ(tuned_path(cpu), (folder_ / file).string());

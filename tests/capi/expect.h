@@ -1,4 +1,4 @@
-// What the C++ tests of the interface share: checks that count, and how a program ends. The C tests have world.h.
+// Shared by the C++ tests of the C interface: checks that count failures, and the exit code. The C tests use world.h.
 #pragma once
 #include <cstdio>
 #include <cstring>
@@ -12,7 +12,7 @@ inline void expect(bool ok, const std::string& what) {
   if (!ok) ++failures, std::printf("FAIL %s\n", what.c_str());
 }
 
-// f throws an attune::Error with these words.
+// Expects f to throw an attune::Error that contains `words`.
 template <class F>
 void refused(F f, const std::string& words) {
   try {
@@ -23,7 +23,7 @@ void refused(F f, const std::string& words) {
   }
 }
 
-// A call of the C interface failed, with these words.
+// Expects a failed call of the C interface whose error contains `words`.
 inline void refused(int code, const char* words) {
   expect(code == 1 && std::strstr(attune_last_error(), words), std::string(attune_last_error()) + ", not: " + words);
 }

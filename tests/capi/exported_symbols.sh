@@ -1,10 +1,10 @@
 #!/bin/sh
-# exported_symbols.sh LIBRARY HEADER: the library exports exactly the functions that the header declares.
+# exported_symbols.sh LIBRARY HEADER: checks that the library exports exactly the functions that the header declares.
 set -eu
 library=$1 header=$2
 command -v nm > /dev/null || { echo "nm is not here"; exit 77; }
 exported=$(nm -D --defined-only "$library" | awk '{ print $NF }' | sed 's/@.*//' | sort)
-# The sanitizers' own instrumentation is not ours to hide.
+# Symbols of the sanitizer run-time libraries are ignored.
 exported=$(echo "$exported" | grep -v -E '^__(asan|odr_asan|ubsan|tsan|start|stop)_' || true)
 declared=$(sed -n 's/^ATTUNE_API .*[ *]\(attune_[a-z_]*\)(.*/\1/p' "$header" | sort)
 if [ -z "$declared" ] || [ "$exported" != "$declared" ]; then

@@ -1,6 +1,6 @@
 #!/bin/sh
-# installed_test.sh CMAKE BUILD_DIR SOURCE_DIR C_COMPILER CXX_COMPILER: installs into a new folder, moves it, and builds
-# and runs the examples against it, by find_package and by pkg-config.
+# installed_test.sh CMAKE BUILD_DIR SOURCE_DIR C_COMPILER CXX_COMPILER: installs into a new folder, moves the folder,
+# and builds and runs the examples against it, with find_package and with pkg-config.
 set -eu
 cmake=$1 build=$2 source=$3 cc=$4 cxx=$5
 work=$(mktemp -d)

@@ -1,5 +1,5 @@
-/* Memory in the C interface, as far as a machine without a GPU can say: what is lent to threads on the CPU, versions of
- * the struct, and refusals. */
+/* Memory in the C interface, as far as it can be tested without a GPU: thread scratch on the CPU, struct versions,
+ * and refusals. */
 #include "world.h"
 
 static World w;

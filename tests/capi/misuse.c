@@ -1,5 +1,5 @@
-/* Everything a caller can get wrong, from C: each mistake is answered with a sentence that names it, nothing crashes
- * and no output is touched. Every mistake is one change to a call that is right and is seen to run. */
+/* Caller mistakes, from C. Each one gets an error that names it; nothing crashes and no output is touched. Every
+ * mistake is one change to a correct call, which is run first. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int untouched(void) {
   return 1;
 }
 
-/* attune_check and attune_call both say so, and nothing was written. */
+/* attune_check and attune_call both return the error, and nothing is written. */
 static void wrong(const char* words) {
   poison();
   refused(attune_check(&w.problem, &w.args), words);
@@ -33,7 +33,7 @@ static void wrong(const char* words) {
   if (!untouched()) puts(words);
 }
 
-/* Only attune_check: no backend need support the problem. */
+/* attune_check only: no backend needs to support the problem. */
 static void wrong_for_all(const char* words) {
   poison();
   refused(attune_check(&w.problem, &w.args), words);
@@ -43,7 +43,7 @@ static void wrong_for_all(const char* words) {
 static void right(const char* what) { expect(!attune_call(&w.problem, &w.args, NULL), what); }
 static void right_for_all(const char* what) { expect(!attune_check(&w.problem, &w.args), what); }
 
-/* Two sequences of 5 queries and 7 keys, 4 heads over 2. */
+/* Two sequences of 5 queries and 7 keys, 4 query heads, 2 KV heads. */
 static void dense(const char* line) {
   ask(&w, line);
   give(&w, ATTUNE_Q, ATTUNE_F32, "bshd", 2, 5, 4, 8);
@@ -97,7 +97,7 @@ static void axes(void) {
   wrong("do not name the 9 axes");
   plain(), w.tensor[ATTUNE_Q].shape = NULL;
   wrong("q: axes 'bshd' do not name");
-  plain(), w.tensor[ATTUNE_Q].axes = "bhsd"; /* the classic: two axes exchanged */
+  plain(), w.tensor[ATTUNE_Q].axes = "bhsd"; /* the classic mistake: two axes swapped */
   wrong("q: head = 5 is not 4");
 }
 
@@ -151,11 +151,11 @@ static void sizes(void) {
   refused(attune_call(&w.problem, &w.args, NULL), "heads_kv = 3 does not divide heads_q = 4");
   plain(), w.problem.batch = -1;
   refused(attune_call(&w.problem, &w.args, NULL), "batch = -1 is not in 1 ...");
-  for (int r = ATTUNE_Q; r <= ATTUNE_LSE; ++r) /* no tokens at all, and so no memory: that is legal */
+  for (int r = ATTUNE_Q; r <= ATTUNE_LSE; ++r) /* no tokens and therefore no memory: legal */
     plain(), w.shape[ATTUNE_Q][1] = w.shape[ATTUNE_K][1] = w.shape[ATTUNE_V][1] = w.shape[ATTUNE_OUT][1] =
                  w.shape[ATTUNE_LSE][1] = 0,
              w.tensor[r].data = NULL, right("an empty call");
-  for (int64_t step = -1; step <= 2; ++step) { /* NumPy's are 0 there */
+  for (int64_t step = -1; step <= 2; ++step) { /* NumPy uses 0 for these strides */
     plain(), w.shape[ATTUNE_K][1] = w.shape[ATTUNE_V][1] = 0;
     int64_t* const of[] = {strided(&w, ATTUNE_K), strided(&w, ATTUNE_V)};
     for (int n = 0; n < 8; ++n) of[n / 4][n % 4] = step;
@@ -198,7 +198,7 @@ static void overlaps(void) {
   plain(), w.tensor[ATTUNE_V].data = w.tensor[ATTUNE_K].data;
   right("inputs may be one tensor");
 
-  /* q, k and v as slices of one packed tensor [2, 7, 8, 8], and so their gradients. */
+  /* q, k and v as slices of one packed tensor [2, 7, 8, 8], and their gradients likewise. */
   dense("backward f32 b2 h4/2 q7 k7 d8 causal");
   const int slices[][3] = {{ATTUNE_Q, 0, 4},  {ATTUNE_K, 4, 2},  {ATTUNE_V, 6, 2},
                            {ATTUNE_DQ, 0, 4}, {ATTUNE_DK, 4, 2}, {ATTUNE_DV, 6, 2}};
@@ -359,7 +359,7 @@ static void caches(void) {
   give(&w, ATTUNE_POSITIONS, ATTUNE_I64, "bn", 2, 2, 0, 0);
   memset(&memory[ATTUNE_POSITIONS], 0, sizeof memory[0]);
   right_for_all("given positions inside the table");
-  memory[ATTUNE_POSITIONS].l[1] = 3; /* of key 0: the queries still fit */
+  memory[ATTUNE_POSITIONS].l[1] = 3; /* for key 0; the queries still fit */
   wrong_for_all("rotary_cos: 10 positions do not hold 8 ... 12 of sequence 0");
 }
 
@@ -433,7 +433,7 @@ static void block_lists(void) {
   right_for_all("both lists");
   row_k[0] = 1;
   wrong_for_all("block_begin_k of sequence 0: is not the list of block_begin by key block");
-  begin_k[1] = 2, row_k[0] = 0, row_k[1] = 1, row_k[2] = 0; /* as many entries in every row, in another column */
+  begin_k[1] = 2, row_k[0] = 0, row_k[1] = 1, row_k[2] = 0; /* the same number of entries per row, in another column */
   wrong_for_all("block_begin_k of sequence 0: is not the list of block_begin by key block");
   row_k[0] = 2;
   wrong_for_all("block_row_k of sequence 0: 2 is not one of 2 blocks of queries");

@@ -1,4 +1,4 @@
-// Modules through the installed headers: a tiny training run, a file, shared parameters, and what is refused.
+// Modules through the installed headers: a tiny training run, saving to a file, shared parameters, and refusals.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,7 @@ void* aligned(std::vector<char>& memory, size_t bytes) {
   return memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
 }
 
-// Steps of plain descent towards a target make the loss smaller.
+// Plain gradient descent towards a target reduces the loss.
 void train() {
   attune::Module module("llama f32 b2 s8 e32 h4/2 seed=3");
   const attune_module_sizes sizes = module.sizes();
@@ -48,7 +48,7 @@ void train() {
   expect(std::isfinite(loss) && loss < 0.5 * first,
          "training makes the loss smaller: " + std::to_string(first) + " -> " + std::to_string(loss));
 
-  // A file, and a module of another length that shares the parameters.
+  // Saves to a file, then creates a module of another length that shares the parameters.
   const std::string path =
       std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/attune_capi_module.safetensors";
   module.save(path, "layer.");

@@ -1,6 +1,6 @@
-// The cache of native sparse attention, as a user sees it: a model of plain vectors holds what every sequence was
-// given, and one prefill over all of it is what prefill, chunks and single tokens through the cache must give, in every
-// order.
+// The cache of native sparse attention as a user sees it. A model of plain vectors records the tokens of every
+// sequence. Prefill, chunks and single tokens through the cache, in any order, must give the same result as one prefill
+// over all tokens.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -32,18 +32,18 @@ float worst(const std::vector<float>& a, const std::vector<float>& b) {
   float most = a.size() == b.size() ? 0.f : INFINITY;
   for (size_t n = 0; n < std::min(a.size(), b.size()); ++n) {
     const float error = std::fabs(a[n] - b[n]);
-    if (!(error <= most)) most = error;  // a NaN counts
+    if (!(error <= most)) most = error;  // a NaN counts as an error
   }
   return most;
 }
 
-// The tensors of a token: q, k, v of the compression branch, k and v of the other two, gates.
+// The tensors of a token: q, k, v of the compression branch, k and v of the other two branches, gates.
 enum Stream { kQ, kK, kV, kKs, kVs, kKw, kVw, kGates, kStreams };
 constexpr int kWidth[kStreams] = {kHeads * kDim,   kGroups * kDim, kGroups * kDimV, kGroups * kDim,
                                   kGroups * kDimV, kGroups * kDim, kGroups * kDimV, kHeads * 3};
 constexpr int kHeadsOf[kStreams] = {kHeads, kGroups, kGroups, kGroups, kGroups, kGroups, kGroups, kHeads};
 
-// Of phi, for keys and for values: taps; or position, w1, b1, w2, b2.
+// Weights of phi, for keys and for values: taps; or position, w1, b1, w2, b2.
 struct Weights {
   static constexpr int kHidden = 6;
   std::vector<float> taps[2], mlp[2][5];
@@ -53,7 +53,7 @@ struct Weights {
       taps[n] = numbers(size_t(kL * dim));
       const int sizes[5] = {kL * dim, kHidden * kL * dim, kHidden, dim * kHidden, dim};
       for (int w = 0; w < 5; ++w) mlp[n][w] = numbers(size_t(sizes[w]));
-      for (float& x : mlp[n][1]) x /= 8;  // sums of kL * dim products stay about 1
+      for (float& x : mlp[n][1]) x /= 8;  // keeps sums of kL * dim products near 1
     }
   }
   void give(attune::Args& a, const std::string& phi, int n, int role) {
@@ -80,7 +80,7 @@ struct Tokens {
   attune::Tensor tensor(int s) {
     return {of[s].data(), "bshd", {batch, count, kHeadsOf[s], kWidth[s] / kHeadsOf[s]}};
   }
-  // As a prefill has them, or as new tokens of a cache.
+  // The arguments of a prefill, or of new tokens for a cache.
   attune::Args args(bool fresh, bool window) {
     attune::Args a;
     a.set(ATTUNE_Q, tensor(kQ));
@@ -109,7 +109,7 @@ attune::Problem problem(int batch, int count, const std::string& rest) {
                          std::to_string(count) + " d16/8 causal" + rest);
 }
 
-// What the sequences hold, and what a prefill over it gives.
+// The contents of the sequences, and the result of a prefill over them.
 struct Model {
   std::string phi;
   int w;
@@ -161,7 +161,7 @@ attune_nsa_cache_options options(const std::string& text) {
   return o;
 }
 
-// What the kernels say they read, against sets of tokens.
+// The kernels' read counters, compared with explicit sets of tokens.
 std::vector<int64_t> reads(const Result& r, int batch, int count, const std::vector<int>& first, int w) {
   std::vector<int64_t> sum(4, 0);
   for (int b = 0; b < batch; ++b)
@@ -191,7 +191,7 @@ struct Cached {
   Cached(const std::string& how, int window)
       : text(variant(how, window)), phi(how), w(window), cache(options(text)), model{how, window, weights} {}
 
-  // `count` new tokens for each of some sequences; every row must be what a prefill over all tokens gives.
+  // Appends `count` tokens to each given sequence; every row must equal a prefill over all tokens.
   void step(const std::vector<int32_t>& order, int count) {
     const int batch = int(order.size());
     Tokens fresh(batch, count, true);
@@ -221,7 +221,7 @@ struct Cached {
     }
     expect(r.read == reads(r, batch, count, first, w), what + ": tokens read");
   }
-  // The compressed streams are what compressing all raw tokens at once gives.
+  // The compressed streams equal the compression of all raw tokens at once.
   void streams(int s, const std::string& what) {
     expect(cache.compressed(s) == compressed(cache.length(s)), what + ": compressed tokens");
     for (const bool key : {true, false}) {
@@ -243,7 +243,7 @@ void prefill_chunks_and_single_tokens_agree() {
     }
 }
 
-// Against attention spelled out: each branch alone, where it sees all tokens, in a prefill and at every single token.
+// Each branch alone, configured to see all tokens, compared with explicit attention in a prefill and at every token.
 void a_branch_that_sees_everything_is_attention_at_every_step() {
   constexpr int kAll = 40, kPrefill = 11;
   const std::string text = "nsa d=1 gate=none l=1 n=40 phi=mean s=1 w=40";
@@ -300,7 +300,7 @@ void a_shorter_sequence_goes_on_where_it_was_cut() {
   }
 }
 
-// Without q it only appends, without new tokens it only attends.
+// Without q a call only appends; without new tokens it only attends.
 void appending_and_attending_may_be_two_calls() {
   Cached one("mean", kW);
   Tokens fresh(1, 30, true);
@@ -359,7 +359,7 @@ void what_does_not_fit_is_refused_and_changes_nothing() {
   o = options(good), o.device = "h200";
   refused([&] { attune::NsaCache bad(o); }, "nsa cache: device 'h200' is not here");
   attune_nsa_cache* made = nullptr;
-  o.size = 8;  // less than the first version had
+  o.size = 8;  // smaller than the struct's first version
   refused(attune_nsa_cache_create(&o, &made), "options.size = 8 is not sizeof(attune_nsa_cache_options)");
   refused(attune_nsa_cache_create(nullptr, &made), "options is null");
   refused(attune_nsa_cache_create(&o, nullptr), "out is null");

@@ -1,5 +1,5 @@
-// Ranks, transports and shards as a user of the C interface sees them: attention over threads equals attention alone,
-// with the library's own ranks and with a transport of the caller's; every mistake is a sentence.
+// Ranks, transports and shards as a user of the C interface sees them. Attention over threads equals attention on one
+// rank, with the library's own ranks and with a caller's transport; every mistake returns an error message.
 #include <cmath>
 #include <condition_variable>
 #include <cstdio>
@@ -23,7 +23,7 @@ Floats numbers(int seed) {
   return all;
 }
 
-// What a user may bring: mailboxes, and nothing else.
+// The minimum a user's transport needs: mailboxes.
 struct Mail {
   std::mutex mutex;
   std::condition_variable came;
@@ -99,7 +99,7 @@ void run(const Floats& q, const Floats& k, const Floats& v, Floats& out, const c
   attune::require(copy(layout, rank, tensor(out, kTokens), tensor(shard[3], rows), 1));
 }
 
-// Every rank in a thread; the output of all.
+// Runs every rank in a thread; returns the combined output.
 Floats together(const char* layout, const std::vector<attune::Communicator>& comms) {
   const Floats q = numbers(1), k = numbers(2), v = numbers(3);
   Floats out(q.size(), NAN);
@@ -132,7 +132,7 @@ double apart(const Floats& a, const Floats& b) {
   return worst;
 }
 
-// Refused before a row is written.
+// Refused before any row is written.
 void mistakes_of_copies() {
   const Floats before[] = {Floats(72, 1.f), Floats(72, 2.f)};
   Floats whole = before[0], shard = before[1];
@@ -171,7 +171,7 @@ void mistakes_of_copies() {
   wrong(w, bad, 0, "shard: data is null");
   bad = w, bad.strides = far;
   wrong(bad, good, 0, "whole: extents and strides reach past the end of memory, or are negative");
-  bad = w, bad.strides = none;  // a source may broadcast
+  bad = w, bad.strides = none;  // a source may be broadcast
   expect(!attune_shard_copy("striped", kRanks, 0, &bad, &good, 0, nullptr), "a source of one row");
 }
 

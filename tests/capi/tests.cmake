@@ -1,4 +1,4 @@
-# Tests that see the library as its users do: the shared library and the installed headers, from C where it matters.
+# Tests that see the library as users do: the shared library and the installed headers, from C where that matters.
 set(capi_dir ${CMAKE_CURRENT_LIST_DIR})
 foreach(source blocks.cpp cache.cpp module.cpp memory.c misuse.c nsa_cache.cpp ring.cpp versions.c wrapper.cpp)
   string(REGEX REPLACE "\\..*" "" name ${source})
@@ -11,7 +11,7 @@ foreach(source blocks.cpp cache.cpp module.cpp memory.c misuse.c nsa_cache.cpp r
   list(APPEND all_tests ${name})
 endforeach()
 
-# The inputs that the fuzzers found, without a fuzzer: see fuzz/CMakeLists.txt.
+# Replays the inputs that the fuzzers found, without a fuzzer; see fuzz/CMakeLists.txt.
 foreach(target problem_line tuned_file capi safetensors)
   set(name fuzz_${target}_replay)
   add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp
@@ -27,7 +27,7 @@ add_test(NAME capi_exported_symbols COMMAND ${capi_dir}/exported_symbols.sh $<TA
   ${PROJECT_SOURCE_DIR}/include/attune/attune.h)
 set_tests_properties(capi_exported_symbols PROPERTIES SKIP_RETURN_CODE 77)
 list(APPEND all_tests attune_shared)
-if(NOT ATTUNE_SANITIZE)  # the examples are built as a user builds them, without a sanitizer's run-time library
+if(NOT ATTUNE_SANITIZE)  # the examples are built as a user builds them, without a sanitizer runtime
   add_test(NAME capi_installed COMMAND ${capi_dir}/installed_test.sh ${CMAKE_COMMAND} ${CMAKE_BINARY_DIR}
     ${PROJECT_SOURCE_DIR} ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER})
 endif()

@@ -1,5 +1,5 @@
-// One cache, many threads: eight of them meet on the same problems, half of which nobody has planned before, while
-// the number of threads of a run is changed under them. Every answer is the one that a lone thread gets.
+// One plan cache, many threads: eight threads call the same problems, half of them not planned before, while the number
+// of threads per run changes. Every result equals that of a single thread.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -69,7 +69,7 @@ TEST(Threads, share_one_cache) {
           if (!call.run()) ++wrong;
           for (size_t i = 0; i < call.out.size(); ++i)
             if (!(std::fabs(call.out[i] - expected[size_t(which)][i]) < 1e-5f)) ++wrong;
-          // Errors are a thread's own.
+          // Error messages are per thread.
           call.args.role[t % 2 ? ATTUNE_K : ATTUNE_V] = nullptr;
           const std::string mine = t % 2 ? "k: is not given" : "v: is not given";
           if (call.run() || !std::string(attune_last_error()).starts_with(mine)) ++mixed;

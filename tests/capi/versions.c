@@ -1,4 +1,4 @@
-/* Callers that were compiled against another version of the header: older structs are shorter, newer ones longer. */
+/* Callers compiled against another version of the header: older structs are shorter, newer ones longer. */
 #include "world.h"
 
 static World w;
@@ -6,8 +6,8 @@ static World w;
 static void older_problems(void) {
   char line[256];
   ask(&w, "forward f32 b2 h8 q16 k16 d64 causal");
-  w.problem.size = offsetof(attune_problem, left); /* before there were windows */
-  w.problem.left = w.problem.page = -1;            /* whatever lies behind is not read */
+  w.problem.size = offsetof(attune_problem, left); /* before windows existed */
+  w.problem.left = w.problem.page = -1;            /* fields beyond size are not read */
   memset(w.problem.variant, 'x', sizeof w.problem.variant);
   expect(!attune_problem_format(&w.problem, line, sizeof line), "an older caller");
   expect(!strcmp(line, "forward f32 b2 h8 q16 k16 d64 causal"), line);
@@ -46,7 +46,7 @@ static void newer_problems(void) {
   refused(attune_problem_format(&w.problem, line, sizeof line), "variant is not terminated");
 }
 
-/* Every call that takes a problem: none may look for the end of the text behind it. */
+/* Every call that takes a problem; none may search for a terminator behind the field. */
 static void variants_without_an_end(void) {
   const char* const words = "problem: variant is not terminated";
   char line[256];
@@ -90,13 +90,13 @@ static void args(void) {
   expect(!attune_call(&w.problem, &newer.a, NULL), "a newer caller that gives nothing new");
   newer.later[1] = more;
   refused(attune_call(&w.problem, &newer.a, NULL), "is unknown to this version");
-  /* An older caller knows the roles down to out; what lies behind is not read. */
+  /* An older caller's struct ends with the role out; nothing behind it is read. */
   w.args.size = (uint32_t)(offsetof(attune_args, role) + (ATTUNE_OUT + 1) * sizeof w.args.role[0]);
   for (int r = ATTUNE_OUT + 1; r < ATTUNE_ROLES; ++r) w.args.role[r] = (const attune_tensor*)1;
   expect(!attune_call(&w.problem, &w.args, NULL), "an older caller");
 }
 
-/* No version of a struct ends inside a pointer: half of one is not read. */
+/* No version of a struct ends inside a pointer, so half a pointer is never read. */
 static void sizes_inside_a_pointer(void) {
   attune_module* module = NULL;
   attune_cache* cache = NULL;
@@ -119,7 +119,7 @@ static void sizes_inside_a_pointer(void) {
   m.size = offsetof(attune_make_options, device) + 4;
   refused(attune_choose("dense", &m, &choice), "options.size = 60 is not that of its struct");
 
-  /* Roles of a call: an older caller's are as many as there is room for. */
+  /* For the roles of a call, an older caller has as many as fit into size. */
   c.size = sizeof c;
   expect(!attune_cache_create(&c, &cache) && !attune_cache_resize(cache, 0, 4), "a cache");
   ask(&w, "forward f32 b1 h1 q4 k4 d8 full");

@@ -1,4 +1,4 @@
-/* What the C tests of the interface share: memory for every role of a small problem, and checks that count. */
+/* Shared by the C tests of the interface: memory for every role of a small problem, and checks that count failures. */
 #pragma once
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static inline void expect(int ok, const char* what) {
   if (!ok) ++failures, printf("FAIL %s (%s)\n", what, attune_last_error());
 }
 
-/* The last call was refused, and with these words. */
+/* Expects that the last call was refused with these words. */
 static inline void refused(int code, const char* words) {
   expect(code == 1 && strstr(attune_last_error(), words), words);
 }
@@ -22,7 +22,7 @@ static inline int finish(const char* name) {
   return failures != 0;
 }
 
-enum { kRoom = 4096 }; /* floats behind each role */
+enum { kRoom = 4096 }; /* number of floats per role */
 typedef struct {
   attune_problem problem;
   attune_args args;
@@ -36,7 +36,7 @@ static union {
   int64_t l[kRoom / 2];
 } memory[ATTUNE_ROLES];
 
-/* Gives a role its memory: "bshd", 2, 5, 4, 8. Unused lengths are 0. */
+/* Allocates a role: "bshd", 2, 5, 4, 8. Unused lengths are 0. */
 static inline attune_tensor* give(World* w, int role, int dtype, const char* axes, int64_t a, int64_t b, int64_t c,
                                   int64_t d) {
   const int64_t shape[] = {a, b, c, d};
@@ -55,7 +55,7 @@ static inline attune_tensor* give(World* w, int role, int dtype, const char* axe
   return t;
 }
 
-/* Strides of its own, to begin with the compact ones. */
+/* Explicit strides for a role, initially the compact ones. */
 static inline int64_t* strided(World* w, int role) {
   int64_t step = 1;
   for (int n = w->tensor[role].ndim - 1; n >= 0; --n) w->strides[role][n] = step, step *= w->shape[role][n];
@@ -63,7 +63,7 @@ static inline int64_t* strided(World* w, int role) {
   return w->strides[role];
 }
 
-/* The problem of a line, without tensors. */
+/* Parses the problem line; sets no tensors. */
 static inline void ask(World* w, const char* line) {
   memset(w, 0, sizeof *w);
   w->problem.size = sizeof w->problem;

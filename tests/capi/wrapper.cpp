@@ -1,4 +1,4 @@
-// The C++ wrapper, as a user sees it: only the installed headers and the shared library.
+// The C++ wrapper as a user sees it: only the installed headers and the shared library.
 #include <cmath>
 #include <type_traits>
 #include <utility>
@@ -34,7 +34,7 @@ int main() {
   attune::Args copy = args_of(q, out);
   {
     const attune::Args original = args_of(q, again);
-    copy = original;  // what it borrows is the caller's memory, not the other Args
+    copy = original;  // a copy borrows the caller's memory, not the other Args
   }
   moved.run(copy);
   for (size_t n = 0; n < out.size(); ++n) expect(std::fabs(again[n] - 0.5f) < 1e-6f, "a copy of arguments");

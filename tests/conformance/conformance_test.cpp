@@ -1,4 +1,5 @@
-// What the cases reach: no backend is without one, no device has few. `attune parity --levels --coverage` runs them.
+// Coverage of the cases: every backend has one, and every device has enough. `attune parity --levels --coverage` runs
+// them.
 #include <gtest/gtest.h>
 
 #include "machine/host.h"
@@ -21,7 +22,7 @@ TEST(conformance, a_backend_that_supports_no_case_is_an_error) {
   const std::vector<Case> all = cases();
   for (const Backend* b : backends()) {
     if (b->only_by_name) continue;
-    bool claims = false;  // on some device, present or not: supports() is pure
+    bool claims = false;  // on any device, present or not: supports() is pure
     for (const std::string_view word : {"cpu", "cpu:scalar", "a100", "h200"}) {
       Device d;
       ASSERT_TRUE(device_named(word, d).ok());

@@ -1,5 +1,5 @@
-// Nine planted mistakes, each named. The kernel that makes them is written here, over plain arrays and as its author
-// might have, and shares nothing with what finds them.
+// Nine planted mistakes, each of which diagnose must name. The faulty kernel is written here over plain arrays, as its
+// author might have written it, and shares no code with the diagnosis.
 #include "verify/diagnose/diagnose.h"
 
 #include <gtest/gtest.h>
@@ -16,11 +16,11 @@ namespace {
 struct Bug {
   bool swap_layout = false, no_scale = false, top_left = false, head_order = false, transpose_v = false;
   bool window_off = false, log2_lse = false, tail = false, one_key = false, half = false;
-  bool no_gradient_scale = false;  // of a backward alone
+  bool no_gradient_scale = false;  // backward only
 };
 Bug bug;
 
-std::vector<double> values(const Tensor& t) {  // [batch, seq, head, dim] without gaps
+std::vector<double> values(const Tensor& t) {  // contiguous [batch, seq, head, dim]
   std::vector<double> all;
   for (int b = 0; b < t.extent.batch; ++b)
     for (int s = 0; s < t.extent.seq; ++s)
@@ -33,7 +33,7 @@ Status kernel(const Plan& plan, const Args& a, Workspace, Stream) {
   const Problem& p = plan.problem;
   int S = p.len_q, T = p.len_k, H = p.heads_q, G = p.heads_kv, D = p.dim_qk, V = p.dim_v;
   const std::vector<double> q = values(a[Role::q]), k = values(a[Role::k]), v = values(a[Role::v]);
-  // A kernel of [batch, head, seq, dim] that is given [batch, seq, head, dim]: it takes the axes by their place.
+  // A kernel for [batch, head, seq, dim] that receives [batch, seq, head, dim] and takes the axes by position.
   if (bug.swap_layout) std::swap(S, H), T = S, G = H;
   const auto row_of = [&](int b, int s, int h, int seqs, int heads) {
     return bug.swap_layout ? (b * heads + h) * seqs + s : (b * seqs + s) * heads + h;
@@ -77,7 +77,7 @@ Status kernel(const Plan& plan, const Args& a, Workspace, Stream) {
   return Status::good();
 }
 
-// The gradients, from out and lse as they are given.
+// The gradients, from out and lse as given.
 Status backward_kernel(const Plan& plan, const Args& a, Workspace, Stream) {
   const Problem& p = plan.problem;
   const int S = p.len_q, T = p.len_k, H = p.heads_q, G = p.heads_kv, D = p.dim_qk, V = p.dim_v;
@@ -131,7 +131,7 @@ Outcome judged(const std::string& text, Bug planted) {
 
 struct Planted {
   const char* name;
-  const char* line;  // without its dtype
+  const char* line;  // without the dtype
   Bug bug;
 };
 const Planted kPlanted[] = {
@@ -154,14 +154,14 @@ TEST(Diagnose, names_every_planted_mistake) {
     for (const char* dtype : {"f32", "f16", "bf16"}) {
       const Outcome o = judged(join("forward ", dtype, " ", p.line), p.bug);
       EXPECT_EQ(o.verdict, Verdict::fail) << p.name << ", " << dtype << " " << p.line;
-      // One key alone may be all that a top-left mask shows to one query: both are true of it.
+      // A top-left mask may show a query a single key; then both diagnoses are true.
       const bool both = p.bug.top_left && o.mistake.starts_with("one-key: ");
       EXPECT_TRUE(both || o.mistake.starts_with(join(p.name, ": "))) << p.name << ", " << dtype << ": " << o.mistake;
     }
 }
 
 const Planted kPlantedBackward[] = {
-    {"missing-scale", "b2 h4/2 q33 k65 d8 causal", {.no_scale = true}},  // of more dims f16 has no numbers for it
+    {"missing-scale", "b2 h4/2 q33 k65 d8 causal", {.no_scale = true}},  // with larger head dims, f16 overflows
     {"missing-scale", "b2 h4/2 q33 k65 d64 causal", {.no_gradient_scale = true}},
     {"top-left-causal", "b2 h4 q17 k65 d32 causal", {.top_left = true}},
     {"head-order", "b1 h8/2 q33 k40 d32 full", {.head_order = true}},

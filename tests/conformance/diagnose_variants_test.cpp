@@ -1,5 +1,6 @@
-// Mistakes planted into block lists, dilated attention and native sparse attention, each named. As in diagnose_test.cpp
-// the kernels are written here over plain arrays; those of native sparse attention let the reference choose the blocks.
+// Mistakes planted in block lists, dilated attention and native sparse attention, each of which diagnose must name. As
+// in diagnose_test.cpp, the kernels are written here over plain arrays; for native sparse attention the reference
+// selects the blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,17 +20,17 @@ struct Bug {
 };
 Bug bug;
 
-// Rows of a tensor as they follow each other in memory; a kernel that has the axes the other way round finds another.
+// Rows of a tensor in memory order; a kernel with swapped axes finds the wrong row.
 struct Flat {
   const Tensor& t;
   double at(int b, int s, int h, int d) const {
     if (!bug.swap) return load(t, b, s, h, d);
-    const int row = h * t.extent.seq + s;  // of [head, seq], where [seq, head] lies
+    const int row = h * t.extent.seq + s;  // index for [head, seq], applied to [seq, head]
     return load(t, b, row / t.extent.head, row % t.extent.head, d);
   }
 };
 
-// How often query s of head h sees key t in dilated attention of rates 1, 2, 4 over segments of 16, 32, 64.
+// How often query s of head h sees key t in dilated attention with rates 1, 2, 4 over segments of 16, 32, 64.
 int dilated_count(int h, int s, int t) {
   int count = 0;
   for (const int rate : {1, 2, 4}) {
@@ -47,7 +48,7 @@ int listed(const Args& a, const Problem& p, int b, int h, int s, int t) {
   return 0;
 }
 
-// softmax(q k) v over keys that count `times` each, into out and lse.
+// softmax(q k) v over keys with multiplicity `times`, into out and lse.
 struct Sums {
   double total = 0;
   std::vector<double> out{};
@@ -84,7 +85,7 @@ Status kernel(const Plan& plan, const Args& a, Workspace, Stream) {
   return Status::good();
 }
 
-// Of l=8 d=4 s=16 n=4 w=24 with sigmoid gates, compressed by the mean.
+// Native sparse attention with l=8 d=4 s=16 n=4 w=24, sigmoid gates and mean compression.
 Status nsa_kernel(const Plan& plan, const Args& a, Workspace, Stream stream) {
   const Problem& p = plan.problem;
   Plan right;
@@ -103,7 +104,7 @@ Status nsa_kernel(const Plan& plan, const Args& a, Workspace, Stream stream) {
         for (int branch = 0; branch < 3; ++branch) {
           const Flat k{a[branch ? variant_tensor(2 * branch - 2) : Role::k]};
           const Flat v{a[branch ? variant_tensor(2 * branch - 1) : Role::v]};
-          std::vector<std::vector<int>> keys;  // each the mean of some
+          std::vector<std::vector<int>> keys;  // each is the mean of several keys
           for (int c = 0; branch == 0 && 4 * c + 7 <= t; ++c) {
             keys.emplace_back();
             for (int n = 0; n < 8; ++n) keys.back().push_back(4 * c + n);
@@ -138,9 +139,9 @@ Status nsa_kernel(const Plan& plan, const Args& a, Workspace, Stream stream) {
   return Status::good();
 }
 
-constexpr double kSqrtOfDim = 5.656854249492381;  // of the 32 below
+constexpr double kSqrtOfDim = 5.656854249492381;  // of head dim 32, below
 
-// Gradients as they are, of which dq lacks the scale.
+// Correct gradients, except that dq lacks the scale.
 Status backward_kernel(const Plan& plan, const Args& a, Workspace, Stream stream) {
   Plan right;
   const Backend* const reference = find_backend("reference");
@@ -171,7 +172,7 @@ const std::string kDilated = " : dilated rates=1,2,4 segments=16,32,64";
 const std::string kNsa = " causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24";
 struct Planted {
   const char* name;
-  std::string line;  // with f32 to be replaced
+  std::string line;  // with f32 as a placeholder
   Bug bug;
 };
 const Planted kPlanted[] = {
@@ -212,7 +213,7 @@ TEST(DiagnoseVariants, names_every_planted_mistake) {
   }
 }
 
-// Rows behind used_q are nobody's: what lies there says nothing of a kernel.
+// Rows behind used_q belong to no sequence; their contents prove nothing about a kernel.
 TEST(DiagnoseVariants, says_nothing_of_native_sparse_attention_with_fewer_queries_than_rows) {
   const Outcome o = judged("forward f32 b2 h4/2 q24 k200 d32" + kNsa + " | drawn used_q", {.no_scale = true});
   EXPECT_EQ(o.verdict, Verdict::fail);

@@ -1,5 +1,5 @@
-// What a NaN does to results, and logits at the bound of core/large_logit.h to gradients: of every backend, on the CPU
-// with each instruction set and on a GPU where there is one. cuDNN's kernels are not ours to mend
+// How NaNs propagate to results, and how logits at the bound of core/large_logit.h affect gradients. Covers every
+// backend, on the CPU with each instruction set and on a GPU if there is one. cuDNN's kernels are exempt
 // (docs/kernels/sm80.md).
 #include "core/large_logit.h"
 #include "tests/runs.h"
@@ -8,7 +8,7 @@
 namespace attune {
 namespace {
 
-// f(where and what, outputs) for each backend and device that takes the world as it is now.
+// Calls f(label, outputs) for each backend and device that accepts the world in its current state.
 template <class F>
 void each_run(const World& world, F f) {
   std::vector<Place> places = cpu_places();
@@ -40,7 +40,7 @@ int nans(const Tensor& t, int first_batch) {
   return count;
 }
 
-// Of kernels with a way of their own: widths, options, lengths in tensors, a fixed order, lists, wide gradients.
+// Problems with separate code paths: head dims, options, lengths in tensors, deterministic order, lists, f32 gradients.
 constexpr const char* kLines[] = {
     "backward bf16 b2 h4/2 q150 k150 d64 causal",
     "backward f16 b2 h2 q80 k200 d64 causal",
@@ -71,14 +71,15 @@ constexpr const char* kLines[] = {
     "backward f32 b2 h4/2 q40 k40 d16 causal : selected n=4 s=8",
 };
 
-// Where the reference has a NaN there is one, and none in the other sequence.
+// Expects a NaN wherever the reference has one, and none in the other sequence.
 void expect_nan_of(Role input, const Problem& p) {
   World world(p, {});
   const Tensor& t = world.args[input];
-  // Keys of pages have a batch of pages: the second of those of the first sequence, and nothing is said of the others.
+  // In a paged cache the batch index is a page: use the second page of the first sequence, and ignore the other
+  // sequences.
   const bool pages = p.keys == KeySource::paged;
   const int batch = pages && input == Role::k ? world.args.row<const int32_t>(Role::page_table)[1] : 0;
-  store(t, batch, t.extent.seq * 2 / 3, 0, 1, input == Role::k ? -NAN : NAN);  // whatever its sign
+  store(t, batch, t.extent.seq * 2 / 3, 0, 1, input == Role::k ? -NAN : NAN);  // either sign
   if (p.pass == Pass::backward) run_forward(world, world.forward_result());
   Outputs golden = world.outputs(true);
   ASSERT_EQ(find_backend("reference")->run(Plan{.problem = p}, golden.args, {}, nullptr).message, "") << name(p);
@@ -106,8 +107,8 @@ TEST(Extremes, a_nan_in_k_is_in_every_result_of_what_sees_it) {
     for (const Problem& p : {forward_of(problem(line)), problem(line)}) expect_nan_of(Role::k, p);
 }
 
-// Every query sees its own key, so weights are 1 and dv is d_out. Dot products are exact in every dtype. Below the
-// bound a weight is what two roundings by 1 leave of it, and so it may be up to the next logit above it.
+// Every query sees exactly its own key, so weights are 1 and dv equals d_out. Dot products are exact in every dtype.
+// Below the bound, two roundings by 1 may change the weight, so it may be off by up to the next logit above it.
 TEST(Extremes, a_row_just_behind_2_to_the_24_is_like_any_other) {
   constexpr double kLogits[] = {1000, 11629060, 11629080, 11629083, 11629088, 11629099, 11629103, 11700000, 16000000};
   constexpr int kCount = std::size(kLogits);
@@ -135,15 +136,16 @@ TEST(Extremes, a_row_just_behind_2_to_the_24_is_like_any_other) {
           [&](int, int i, int, int d) { return d < 3 ? std::ldexp(digit(logit(i), d), 4 * d) : 0; });
       set(world.args[Role::k], [](int, int, int, int d) { return d < 3 ? std::ldexp(1., 4 * d) : 0; });
       if (world.args.given(variant_tensor(0)))
-        set(world.args[variant_tensor(0)], [](int, int, int, int n) { return n ? -1 : 0; });  // the list: block 0
+        // The list holds block 0 only.
+        set(world.args[variant_tensor(0)], [](int, int, int, int n) { return n ? -1 : 0; });
       world.args.scale = 1.f;
       run_forward(world, world.forward_result());
       each_run(world, [&](const std::string& at, const Outputs& got) {
         const Tensor &d_out = world.args[Role::d_out], &dv = got.args[Role::dv];
         for (const Role r : got.roles) EXPECT_TRUE(finite(got.args[r])) << name(r) << ", " << at;
-        std::string wrong;  // the last of them
+        std::string wrong;  // the last mismatch
         each(dv, [&](int b, int i, int h, int d) {
-          double most = 0, least = 0, room = 0;  // of the sum over the heads that share the key
+          double most = 0, least = 0, room = 0;  // bounds of the sum over the GQA group
           const double base2 = logit(i) * std::log2(std::exp(1.)), off = base2 - kLargeLogit;
           const bool exact = base2 < 1e4 || off > 2;
           for (int head = 0; head < world.problem.heads_q; ++head) {
@@ -158,7 +160,7 @@ TEST(Extremes, a_row_just_behind_2_to_the_24_is_like_any_other) {
     }
 }
 
-// A sink that is far takes all of a row: its gradient is that of the row's log-sum-exp.
+// A large-logit sink takes the whole row: its gradient is that of the row's log-sum-exp.
 TEST(Extremes, a_sink_that_is_far_takes_the_row) {
   for (const char* line : {"backward bf16 b2 h2 q70 k90 d64 causal sink | d_lse",
                            "backward f16 b2 h4/2 q70 k90 d128 causal sink | d_lse",

@@ -1,5 +1,5 @@
-// The hunt must find what it is for: backends that are wrong, hang or crash for some problems are found, the hunt goes
-// on behind them, and what it prints is small. And its draws reach all of the grammar.
+// The hunt must find backends that are wrong, hang or crash for some problems, continue afterwards, and print small
+// reproducers. Its random draws must cover the whole grammar.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

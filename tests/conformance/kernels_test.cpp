@@ -1,4 +1,4 @@
-// The short list for slow tools: it leaves out no kernel that the long one runs.
+// The short list of cases for slow tools covers every kernel that the full list runs.
 #include "verify/cases/kernels.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace attune {
 namespace {
 
-// What a plan would run, for every backend that takes a case.
+// The kernels that plans would run, for every backend that accepts a case.
 std::set<std::string> kernels(const std::vector<Case>& cases, const Device& d) {
   std::set<std::string> all;
   for (const Case& c : cases)
@@ -48,7 +48,8 @@ TEST(Kernels, of_two_cases_of_a_kernel_the_smaller_is_taken) {
   EXPECT_EQ(name(decode[0]), "forward f32 b1 h1 q64 k64 d64 full");
 }
 
-// A larger one whose rows any kernel can load comes before it: a kernel that refuses its case would have none.
+// A larger case whose rows every kernel can load is preferred; otherwise a kernel that refuses unaligned rows would
+// have no case.
 TEST(Kernels, a_case_of_unaligned_rows_is_the_last_choice) {
   std::vector<Case> two(2);
   ASSERT_TRUE(parse("forward f32 b1 h1 q64 k64 d64 full | pad=3", two[0]).ok());

@@ -1,6 +1,6 @@
-// 131072 tokens in linear memory: the high-water mark of the process, workspace and threads included, stays below
-// 64 MiB above inputs and outputs. A window keeps the run short; that the full problem needs no more is the plan's to
-// say, because its workspace is all a backend may use.
+// 131072 tokens in linear memory: the high-water mark of the process, including workspace and threads, stays within 64
+// MiB of inputs and outputs. A window keeps the run short. The plan bounds the full problem, because a backend may use
+// only its workspace.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMiB = size_t(1) << 20;
 
-size_t kilobytes_of(const char* field) {  // of /proc/self/status; 0 where there is none
+size_t kilobytes_of(const char* field) {  // from /proc/self/status; 0 if absent
   size_t value = 0;
   char line[256];
   if (FILE* f = std::fopen("/proc/self/status", "r")) {
@@ -30,7 +30,7 @@ size_t kilobytes_of(const char* field) {  // of /proc/self/status; 0 where there
   return value;
 }
 
-// Where the kernel permits, the mark is set back to what is in use now; otherwise it only rises, which is stricter.
+// Resets the mark to current use if the kernel permits; otherwise the mark only rises, which is stricter.
 void reset_mark() {
   if (FILE* f = std::fopen("/proc/self/clear_refs", "w")) {
     std::fputs("5", f);
@@ -82,7 +82,7 @@ TEST(memory, a_forward_of_131072_tokens_is_linear) {
             << double(plan.workspace_bytes) / kMiB << " MiB\n";
   EXPECT_LT(extra, 64 * kMiB);
 
-  // The last row, by hand: that it is right is the other tests' matter, that it was computed is this one's.
+  // The last row, by hand. Other tests check correctness; this one checks that the row was computed.
   const int last = len - 1;
   double sum = 0, want = 0;
   for (int j = last - 511; j <= last; ++j) {

@@ -1,5 +1,5 @@
-// The cases of native sparse attention by themselves: each has arguments that fit, a golden result, and a backend on
-// this CPU that agrees with it; none is passed over because everybody refuses it.
+// The cases of native sparse attention: each has arguments that fit, a golden result, and a CPU backend that agrees
+// with it. No case is skipped because every backend refuses it.
 #include <gtest/gtest.h>
 
 #include "machine/host.h"
@@ -26,7 +26,7 @@ TEST_P(NsaCase, has_a_golden_result_and_a_backend_that_agrees) {
       EXPECT_NE(o.verdict, Verdict::fail) << b->name << " on " << place.word << ": " << o.why;
       ++runs;
     }
-  EXPECT_TRUE(runs > 0 || c.problem.dim_qk % 8);  // other head dims are a GPU's
+  EXPECT_TRUE(runs > 0 || c.problem.dim_qk % 8);  // other head dims run on GPUs only
 }
 
 INSTANTIATE_TEST_SUITE_P(Nsa, NsaCase, testing::ValuesIn(nsa_lines().begin(), nsa_lines().end()));

@@ -1,5 +1,5 @@
-// What numbers may do to attention, plain and by variants, on the CPU and on a GPU where there is one: values of any
-// size, zeros, lengths beside the edges of tiles, sequences in another order, a thousand runs.
+// Numerical stress for attention and its variants, on the CPU and on a GPU if there is one: values of any magnitude,
+// zeros, lengths next to tile boundaries, permuted sequences, a thousand runs.
 #include "core/dtypes.h"
 #include "tests/runs.h"
 
@@ -20,7 +20,7 @@ void each_input(const World& w, F f) {
     if (const Tensor& t = w.args[Role(n)]; t.data && is_f32_or_half(t.dtype)) f(t);
 }
 
-// A result is a mean of values, so it is no larger than the largest of them.
+// An output is a weighted mean of values, so it never exceeds the largest of them.
 TEST(Numerics, values_of_any_size_stay_within_the_values) {
   for (const Device& device : devices())
     for (const std::string_view kind : kKinds)
@@ -58,7 +58,7 @@ TEST(Numerics, zeros_give_zeros) {
     }
 }
 
-// What the planner chooses gives what the reference gives.
+// The planner's choice agrees with the reference.
 void expect_right(std::string_view line, const Device& device) {
   Trial trial(case_of(line));
   ASSERT_TRUE(trial.prepare().ok());

@@ -1,5 +1,5 @@
-// Parity must be able to fail. Backends that are wrong in one way each, most of them mistakes that were once shipped
-// somewhere, are judged by the same code as the real ones; and so is memory that is not theirs.
+// Parity must be able to fail. Backends with one bug each, most of them shipped somewhere once, are judged by the same
+// code as the real ones. So are backends that touch memory outside their outputs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -108,7 +108,7 @@ Status counts_positions_from_one(const Plan& plan, const Args& a, Workspace, Str
   for (const Role r : {Role::rotary_cos, Role::rotary_sin}) wrong[r] = pick_rows(a[r], 1, a[r].extent.seq - 1);
   return golden(plan.problem, wrong);
 }
-// Right results from a cache that is wrong: only the cache can show it.
+// Correct results but a wrong cache: only the cache check can detect this.
 Status leaves_the_cache_alone(const Plan& plan, const Args& a, Workspace, Stream) {
   Args wrong = a;
   const Owned k(a[Role::k].dtype, a[Role::k].extent), v(a[Role::v].dtype, a[Role::v].extent);
@@ -162,8 +162,8 @@ TEST(parity, a_wrong_backend_fails) {
   }
 }
 
-// A cell of the coverage that nothing ran in is a hole, unless the backend refuses: also where only its plan does, as
-// it does on a machine without a library that it opens.
+// A coverage cell that never ran is a hole, unless the backend refuses. A refusal by the plan counts too, for example
+// on a machine without a library that the backend opens.
 TEST(coverage, a_hole_is_what_is_planned_and_never_run) {
   Backend taker{.name = "taker",
                 .supports = [](const Problem&, const Device&) { return Status::good(); },
@@ -190,7 +190,7 @@ TEST(parity, the_reference_itself_passes) {
   }
 }
 
-// Each writes one byte or element where it must not, or leaves one out.
+// Each writes one byte or element out of place, or omits one.
 TEST(parity, memory_that_is_not_theirs_shows) {
   const struct { std::string_view why, text; Wrong run;
   } all[] = {
@@ -254,21 +254,21 @@ TEST(parity, verdicts) {
   EXPECT_EQ(of(0, DType::f32), Verdict::pass);
   EXPECT_EQ(of(1e-7, DType::f32), Verdict::pass);
   EXPECT_EQ(of(1e-4, DType::f32), Verdict::fail);
-  EXPECT_EQ(of(1e-4, DType::bf16), Verdict::pass);            // a mean of 2.5e-5
-  EXPECT_EQ(of(2e-3, DType::bf16), Verdict::pass_at_floor);   // a mean of 5e-4, and less than half a step of bf16
+  EXPECT_EQ(of(1e-4, DType::bf16), Verdict::pass);           // mean 2.5e-5
+  EXPECT_EQ(of(2e-3, DType::bf16), Verdict::pass_at_floor);  // mean 5e-4, less than half a bf16 ulp
   EXPECT_EQ(of(5e-2, DType::bf16), Verdict::fail);
   EXPECT_EQ(of(NAN, DType::bf16), Verdict::fail);
   EXPECT_EQ(of(INFINITY, DType::bf16), Verdict::fail);
-  // Infinities agree or fail.
+  // Infinities must match exactly.
   const Golden nothing{.values = {-INFINITY, 1}};
   EXPECT_EQ(judge(nothing, {-INFINITY, 1}, {}).verdict, Verdict::pass);
   EXPECT_EQ(judge(nothing, {-1e30, 1}, {}).verdict, Verdict::fail);
   EXPECT_EQ(judge(nothing, {INFINITY, 1}, {}).verdict, Verdict::fail);
-  // Scaled values are judged relatively.
+  // Scaled values are judged by relative error.
   const Golden large{.values = {1e4, -1e4}}, small{.values = {1e-4, -1e-4}};
   EXPECT_EQ(judge(large, {1e4 + 1e-3, -1e4}, {.dtype = DType::f32, .scaled = true}).verdict, Verdict::pass);
   EXPECT_EQ(judge(small, {1.01e-4, -1e-4}, {.dtype = DType::f32, .scaled = true}).verdict, Verdict::fail);
-  // What a naive computation gets wrong is allowed three times over.
+  // Three times the error of a naive computation is allowed.
   Golden shaken = exact;
   shaken.shake({1.001, -2.001, 0.501, 0.001});
   EXPECT_EQ(judge(shaken, {1.0025, -2, 0.5, 0}, {}).verdict, Verdict::pass_at_floor);

@@ -1,4 +1,4 @@
-// The tolerance of each precision of f32 has teeth: rounding the inputs as it allows passes, and a few bits less fails.
+// The tolerance of each f32 precision is tight: inputs rounded as the precision allows pass, and a few bits less fail.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,13 +12,13 @@
 namespace attune {
 namespace {
 
-double rounded(double x, int bits) {  // to `bits` stored bits of the mantissa
+double rounded(double x, int bits) {  // to `bits` stored mantissa bits
   if (x == 0 || !std::isfinite(x)) return x;
   const double step = std::ldexp(1., std::ilogb(x) - bits);
   return std::round(x / step) * step;
 }
 
-// The reference on inputs of which the factors of products are rounded.
+// The reference with the factors of its products rounded.
 template <int bits>
 Status rounds(const Plan& plan, const Args& a, Workspace, Stream) {
   Args made = a;
@@ -56,7 +56,7 @@ TEST(Precision, tf32_has_10_bits_and_its_double_21) {
   }
 }
 
-// A CPU may multiply better than it was allowed to, and does: how far it strays is the same to the last bit.
+// A CPU may multiply more precisely than required, and does: every precision gives bit-identical errors.
 TEST(Precision, a_cpu_takes_every_precision_and_multiplies_in_full) {
   for (const auto& [pass, who] : {std::pair{"forward", "cpu_forward"}, {"backward", "cpu_backward"}}) {
     std::vector<double> strayed;

@@ -1,5 +1,5 @@
-// What the library promises beyond being right once: shards of a ring are one accumulating run each, bits that do not
-// depend on neighbours, on repetition or on who else is calling, and splits that change nothing but roundings.
+// Guarantees beyond correctness: a ring equals one accumulating run per shard; bits do not depend on neighbours,
+// repetition or concurrent callers; splits change nothing but rounding.
 #include <cstring>
 #include <thread>
 
@@ -23,8 +23,8 @@ std::vector<unsigned char> bytes(const Outputs& o) {
   return all;
 }
 
-// A ring is one accumulating run a shard of the keys. Dropout and ALiBi follow positions, and the sink comes with the
-// last shard: so the result is that of the whole, with the same dropout mask.
+// A ring is one accumulating run per shard of the keys. Dropout and ALiBi depend on positions, and the sink belongs to
+// the last shard, so the result equals that of the whole with the same dropout mask.
 TEST(conformance, ring_is_accumulate) {
   for (const Place& place : cpu_places()) {
     Trial trial(case_of("forward f32 b1 h2 q192 k192 d64 causal@absolute alibi dropout sink"));
@@ -55,8 +55,8 @@ TEST(conformance, ring_is_accumulate) {
   }
 }
 
-// The same ring backward: with out and lse of the whole, every shard has its part of the gradients. dq is
-// added up over all shards, and dk and dv of a shard are complete once it has met all queries.
+// The same ring, backward. With out and lse of the whole, every shard computes its part of the gradients. dq
+// accumulates over all shards; dk and dv of a shard are complete after all queries have passed.
 TEST(conformance, gradients_of_a_ring_are_accumulate) {
   for (const Place& place : cpu_places()) {
     Trial trial(case_of("backward f32 b1 h2 q192 k192 d64 causal@absolute alibi dropout"));
@@ -86,8 +86,8 @@ TEST(conformance, gradients_of_a_ring_are_accumulate) {
   }
 }
 
-// Heads may have lists of their own that lie in the same entries: here each row of the second head is the row behind it
-// of the first. By key block there is no room for both, and a backward must not make that list.
+// Lists of different heads may share entries: here each row of the second head is the next row of the first. The list
+// by key block has no space for both, so a backward must not build it.
 TEST(conformance, lists_may_share_entries) {
   for (const Place& place : cpu_places()) {
     Trial trial(case_of("backward f32 b1 h2 q200 k200 d64 full blocks48x32x70 | lean shared"));
@@ -107,7 +107,7 @@ TEST(conformance, lists_may_share_entries) {
   }
 }
 
-// Sequence 2 alone equals sequence 2 of three, bit for bit, whatever the threads.
+// Sequence 2 alone equals sequence 2 of three, bit for bit, for any number of threads.
 void expect_rows_alone(std::string_view line, const Place& place, int units) {
   const Case c = case_of(line);
   Trial trial(c);
@@ -149,7 +149,7 @@ TEST(conformance, rows_do_not_depend_on_the_batch) {
       for (const int units : {1, 16}) expect_rows_alone(line, place, units);
 }
 
-// The same plan gives the same bits again, and while other threads are calling.
+// A plan gives the same bits when repeated, also while other threads are calling.
 TEST(conformance, a_plan_repeats_its_bits) {
   for (const std::string_view line :
        {"forward f32 b1 h2 q1 k1025 d64 causal repro=run", "forward bf16 b2 h2 q100 k300 d64 causal repro=run",
@@ -180,7 +180,7 @@ TEST(conformance, a_plan_repeats_its_bits) {
   }
 }
 
-// Few rows and many threads: the keys are split, and the parts merged.
+// Few rows and many threads: the keys are split, and the splits combined.
 TEST(conformance, split_over_keys_equals_unsplit) {
   for (const Place& place : cpu_places())
     for (const std::string_view line :

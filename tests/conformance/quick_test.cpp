@@ -1,6 +1,6 @@
-// The short list of cases, for the inner loop, the sanitizers and scripts/mutate.py: a few at a time, and the first
-// that fails ends it. `attune parity --levels` runs all. ThreadSanitizer is ten times slower and sees nothing new in
-// the levels of a CPU: it gets the place with many threads alone.
+// The short list of cases, for the inner loop, the sanitizers and scripts/mutate.py. It runs a few at a time and stops
+// at the first failure; `attune parity --levels` runs all. ThreadSanitizer is ten times slower and the CPU's
+// instruction sets add nothing for it, so it runs only the configuration with many threads.
 #include <gtest/gtest.h>
 
 #include "plan/plan.h"

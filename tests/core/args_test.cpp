@@ -1,5 +1,5 @@
-// Where the rows of a sequence lie, in every key source; and that no value of any integer tensor, however hostile,
-// leads outside the buffers.
+// Where the rows of a sequence lie, for every key source. No value of any integer tensor, however hostile, leads
+// outside the buffers.
 #include "core/args.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ using namespace attune;
 
 namespace {
 
-// Arguments with integer tensors; q, k and v have a shape and one address, and are never read.
+// Arguments with integer tensors; q, k and v have a shape and a shared address, and are never read.
 struct Given {
   Problem p{};
   Args a{};

@@ -1,4 +1,4 @@
-// Costs are counted, not estimated: pairs against brute force, and the identities that reports rely on.
+// Work is counted, not estimated: visible pairs against brute force, and the identities that reports rely on.
 #include "core/work.h"
 
 #include <algorithm>
@@ -120,13 +120,13 @@ TEST(Cost, with_arguments_counts_the_blocks_that_are_listed) {
 }
 
 TEST(Cost, of_a_variant_is_what_it_multiplies) {
-  // 100 tokens: compressed tokens of 32, 16 apart; 3 blocks of 16; a window of 10.
+  // 100 tokens: compressed tokens of 32 with stride 16; 3 blocks of 16; a window of 10.
   const Cost nsa =
       cost_of("forward bf16 b1 h4/1 q100 k100 d64 causal : nsa d=16 gate=sigmoid l=32 n=3 phi=mean s=16 w=10");
   double pairs = 0;
   for (int t = 0; t < 100; ++t) {
     for (int i = 0; i * 16 + 31 <= t; ++i) ++pairs;
-    pairs += std::min(t / 16, 2) * 16 + t % 16 + 1;  // whole blocks, and the query's own up to itself
+    pairs += std::min(t / 16, 2) * 16 + t % 16 + 1;  // whole blocks, plus the query's own block up to the query
     pairs += std::min(t + 1, 10);
   }
   EXPECT_EQ(nsa.pairs, 4 * pairs);

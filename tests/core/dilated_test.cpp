@@ -84,7 +84,7 @@ TEST(Dilated, picked_rows_are_those_on_the_remainder) {
         }
 }
 
-// Every head of q is in exactly one set of a branch that has it, with its own remainder and its own head of keys.
+// Every query head belongs to exactly one set of each branch that includes it, with its own remainder and KV head.
 TEST(Dilated, sets_of_heads_are_the_heads) {
   for (const std::string_view mode : {"longnet", "headgroup"})
     for (int kv = 1; kv <= 6; ++kv)
@@ -118,7 +118,7 @@ TEST(Dilated, sets_of_heads_are_the_heads) {
         }
 }
 
-// Counted one by one.
+// Compares with a count of single pairs.
 TEST(Dilated, cost_is_of_the_pairs_that_are_multiplied) {
   for (const std::string_view mask : {"full", "causal"})
     for (const std::string_view mode : {"longnet", "headgroup"}) {

@@ -1,5 +1,4 @@
-// The dropout mask is part of the library's contract: Random123's known answers, and that it is a function of
-// positions.
+// The dropout mask is part of the library's contract: Random123's known answers, and dependence on positions only.
 #include "core/dropout.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Weights of a backward where logits are far from 0.
+// Backward weights for large logits.
 #include "core/large_logit.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 TEST(Far, weights_are_1_for_the_largest_logit_and_never_more) {
   for (const float logit : {0x1.8p24f, 0x1.234567p31f, -0x1.fffffep33f, 3e36f, 0x1.8p127f, -0x1.ffep127f}) {
-    for (const float off : {-6 * 0x1p-24f, 0.f, 6 * 0x1p-24f}) {  // what scaling and summing may lose
+    for (const float off : {-6 * 0x1p-24f, 0.f, 6 * 0x1p-24f}) {  // possible loss from scaling and summing
       const float lse = lse_of_weights((logit + std::fabs(logit) * off) * kLn2);
       EXPECT_EQ(exponent_of_weight(logit, lse), 0.f) << logit << " " << off;
     }
@@ -19,7 +19,7 @@ TEST(Far, weights_are_1_for_the_largest_logit_and_never_more) {
   EXPECT_EQ(exponent_of_weight(-0x1p33f, INFINITY), -INFINITY);
 }
 
-// Of masks like torch.finfo(torch.float32).min.
+// Produced by masks such as torch.finfo(torch.float32).min.
 TEST(Far, a_log_sum_exp_beyond_f32_in_base_2_is_a_number) {
   for (const float lse : {-3.4e38f, -2.5e38f, 2.5e38f, 3.4e38f}) {
     EXPECT_TRUE(std::isfinite(lse_of_weights(lse))) << lse;
@@ -30,7 +30,7 @@ TEST(Far, a_log_sum_exp_beyond_f32_in_base_2_is_a_number) {
 }
 
 TEST(Far, a_log_sum_exp_that_is_far_stays_far_when_it_is_lowered) {
-  for (int n = 0; n <= 40; ++n) {  // 2^24 lies between the fifth and the sixth of them
+  for (int n = 0; n <= 40; ++n) {  // 2^24 lies between the fifth and the sixth value
     const float lse = 11629075.f + float(n);
     EXPECT_LE(exponent_of_weight(lse * kLog2e, lse_of_weights(lse)), 0.f) << n;
   }

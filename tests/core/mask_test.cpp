@@ -1,5 +1,5 @@
-// A walk is right iff its tiles hold every visible pair once, are no more than needed, and its whole tiles hide
-// nothing: all small cases, near position 0 and near the largest position that is let in.
+// A walk is correct iff its tiles cover every visible pair once, none is superfluous, and its whole tiles hide nothing.
+// Tests all small cases, near position 0 and near the largest accepted position.
 #include "core/mask.h"
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ void each_band(F f) {
           for (const int step : {1, 4}) f(Band{left, right, base + offset, base + step - 1, step});
 }
 
-// Tiles in order, without overlap, inside [0, length), holding all that is visible; whole ones hold nothing hidden.
-// `visible(n, m)`: the n-th of the rows that walk, the m-th of what is walked over.
+// Expects ordered, disjoint tiles inside [0, length) that cover everything visible; whole tiles contain nothing hidden.
+// `visible(n, m)`: whether row n sees column m of the walk.
 template <class Walk, class Visible>
 void expect_exact(const Walk& walk, Rows rows, int length, Visible visible) {
   std::vector<int> covered(size_t(length), 0), whole(size_t(length), 0);
@@ -61,21 +61,22 @@ TEST(BandWalk, first_and_last_key_of_a_row_are_the_keys_it_sees) {
 
 TEST(BandWalk, visits_no_tile_that_one_row_does_not_need) {
   each_band([](const Band& band) {
-    if (band.left + band.right < band.k_step) return;  // between two keys a row may see none, and still visit a tile
+    if (band.left + band.right < band.k_step) return;  // a row between two keys may see none and still visit a tile
     const BandWalk walk{band, kLenK, 4};
     for (int i = 0; i < kLenQ; ++i)
       for (int n = 0; n < walk.tiles({i, i + 1}); ++n) {
         const Tile t = walk.tile({i, i + 1}, n);
         bool seen = false;
         for (int j = t.first; j < t.last; ++j) seen |= band.visible(i, j);
-        const bool past_the_end = walk.first_key(i) == kLenK;  // the last tile is ragged, and may be visited in vain
+        // The last tile is partial and may be visited for nothing.
+        const bool past_the_end = walk.first_key(i) == kLenK;
         ASSERT_TRUE(seen || past_the_end);
       }
   });
 }
 
 TEST(BandWalk, whole_tiles_are_not_called_partial) {
-  // Causal, 64 x 64 in tiles of 16: of 10 visited tiles the 4 on the diagonal are partial.
+  // Causal, 64 x 64 in tiles of 16: of 10 visited tiles, the 4 on the diagonal are partial.
   const BandWalk walk{band_of({MaskKind::causal}, 64, 64, 0, 0), 64, 16};
   int tiles = 0, partial = 0;
   for (int first = 0; first < 64; first += 16)
@@ -105,9 +106,9 @@ TEST(QueryWalk, first_and_last_query_of_a_key_are_the_queries_that_see_it) {
   });
 }
 
-// The tile of the walk inside says nothing: a tile is a block.
+// The tile size of the inner walk is irrelevant: a tile is a block.
 TEST(BlockWalk, holds_the_listed_blocks_and_cuts_them_to_the_band) {
-  const int32_t begin[] = {1, 4, 4, 6}, column[] = {9, 0, 1, 3, 2, 3, 9};  // the first and last are in no row
+  const int32_t begin[] = {1, 4, 4, 6}, column[] = {9, 0, 1, 3, 2, 3, 9};  // the first and last entries are in no row
   const BlockList list{{8, 8, 7}, begin, column};
   const auto listed = [&](int row, int block) {
     for (int n = begin[row]; n < begin[row + 1]; ++n)
@@ -132,12 +133,13 @@ TEST(BlockWalk, hostile_lists_give_only_tiles_inside_the_keys) {
       const Tile t = walk.tile({row * 4, row * 4 + 4}, n);
       EXPECT_TRUE(0 <= t.first && t.first == t.last && t.last <= kLenK);
     }
-  EXPECT_EQ(tiles, 3);  // two of row 0, the third of row 1; rows 2 and 3 end before they begin
+  EXPECT_EQ(tiles, 3);  // two from row 0, the third from row 1; rows 2 and 3 end before they begin
 }
 
-// The alignments, as their definitions read.
+// The alignments, as defined.
 constexpr bool causal_sees(Align align, int len_q, int len_k, int i, int j) {
-  return band_of({MaskKind::causal, align}, len_q, len_k, 9, 7).visible(i, j);  // given: query 0 at 9, key 0 at 7
+  // Query 0 is at position 9, key 0 at 7.
+  return band_of({MaskKind::causal, align}, len_q, len_k, 9, 7).visible(i, j);
 }
 
 TEST(Band, alignment_says_where_query_0_stands) {

@@ -9,7 +9,7 @@
 namespace attune {
 namespace {
 
-// Tokens that two half-open intervals share.
+// The number of tokens in both half-open intervals.
 int64_t overlap(int64_t a, int64_t b, int64_t c, int64_t d) {
   return std::max<int64_t>(0, std::min(b, d) - std::max(a, c));
 }
@@ -25,7 +25,7 @@ TEST(Nsa, taps_are_the_overlap_of_compressed_tokens_and_selection_blocks) {
         EXPECT_EQ(tap * d, overlap(i * d, i * d + l, m * s, (m + 1) * s))
             << "l " << l << " d " << d << " s " << s << " block " << m << " token " << i;
       }
-    // A compressed token gives all of itself away.
+    // A compressed token distributes its entire weight.
     for (int64_t i = 0; i < 20; ++i) {
       int64_t sum = 0;
       for (int64_t m = 0; m < 40; ++m)
@@ -86,7 +86,7 @@ TEST(Nsa, keys_of_a_block_end_at_the_query_and_bad_entries_have_none) {
     const auto [first, last] = keys(block, before, 100, 30);
     EXPECT_EQ(first, last) << block << " " << before;
   }
-  const auto [first, last] = keys(3, 0, 5, 30);  // it begins behind the query
+  const auto [first, last] = keys(3, 0, 5, 30);  // the block begins behind the query
   EXPECT_EQ(first, last);
 }
 
@@ -139,7 +139,7 @@ TEST(Nsa, sequences_of_compressed_tokens_lie_apart) {
   EXPECT_LE(end, 47 / 4);
 }
 
-// Of every list of four entries, wrong ones among them: what is kept has the keys that the entries have one by one.
+// For every list of four entries, including invalid ones, the compacted list has the same keys as the single entries.
 TEST(Nsa, a_compact_list_has_the_entries_that_count) {
   const Nsa nsa{.s = 4};
   constexpr int kBlocks = 3, kEntries[] = {-5, -1, 0, 1, 2, 3, INT32_MAX};

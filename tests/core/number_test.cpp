@@ -1,5 +1,5 @@
-// Number formats: every bit pattern there is, and rounding against a second method that only knows the list of values
-// a format has.
+// Number formats: every bit pattern, and rounding compared with an independent method based only on the list of values
+// of a format.
 #include "core/number.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ T from_bits(uint32_t bits) {
   return x;
 }
 
-// Sign, exponent and fraction, as the formats' tables say it; 0x7C00 and above (f16) or 0x7F (e4m3) apart.
+// Sign, exponent and fraction, as in the format tables; excludes 0x7C00 and above (f16) and 0x7F (e4m3).
 double by_the_table(uint32_t bits, int exponent_bits, int mantissa, int bias) {
   const uint32_t exponent = bits >> mantissa & ((1u << exponent_bits) - 1), fraction = bits & ((1u << mantissa) - 1);
   const double sign = bits >> (exponent_bits + mantissa) & 1 ? -1 : 1, one = double(1u << mantissa);
@@ -67,7 +67,7 @@ TEST(Number, every_bit_pattern_means_what_the_format_says) {
   EXPECT_EQ(float(from_bits<F16>(0x7BFF)), 65504.f);
 }
 
-// Nearest of all finite values, ties to the even pattern; past the end, half a step beyond the largest is `beyond`.
+// The nearest of all finite values, ties to the even pattern; half a step past the largest value gives `beyond`.
 template <class T>
 struct Nearest {
   std::vector<double> values;  // of pattern 0, 1, ...: ascending
@@ -75,7 +75,7 @@ struct Nearest {
 
   Nearest(uint32_t finite, uint32_t past_the_end) : beyond(past_the_end) {
     for (uint32_t bits = 0; bits < finite; ++bits) values.push_back(float(from_bits<T>(bits)));
-    values.push_back(2 * values[finite - 1] - values[finite - 2]);  // what would come next
+    values.push_back(2 * values[finite - 1] - values[finite - 2]);  // the next value if the format continued
   }
   uint32_t operator()(float x) const {
     const double magnitude = std::fabs(double(x));
@@ -97,7 +97,7 @@ void expect_nearest(const Nearest<T>& nearest, uint32_t sign) {
   };
   std::mt19937 random(1);
   for (int n = 0; n < 300000; ++n) check(std::bit_cast<float>(uint32_t(random())));
-  for (size_t n = 0; n + 1 < nearest.values.size(); ++n) {  // values, the middles between them, and their neighbours
+  for (size_t n = 0; n + 1 < nearest.values.size(); ++n) {  // values, midpoints between them, and their neighbours
     const float value = float(nearest.values[n]), middle = float((nearest.values[n] + nearest.values[n + 1]) / 2);
     for (const float x : {value, middle, std::nextafter(value, INFINITY), std::nextafter(middle, INFINITY),
                           std::nextafter(middle, 0.f)})
@@ -110,7 +110,7 @@ TEST(Number, rounding_is_to_the_nearest_and_ties_to_even) {
   expect_nearest(Nearest<E4m3>(0x7F, 0x7E), 0x80);
 }
 
-// bf16 is an f32 cut in half; its step beyond the largest is no f32, so it has a check of its own.
+// bf16 is the upper half of an f32. One step beyond its largest value is not an f32, so it has a separate check.
 TEST(Number, bf16_rounding_is_to_the_nearest_and_ties_to_even) {
   std::mt19937 random(2);
   for (int n = 0; n < 300000; ++n) {

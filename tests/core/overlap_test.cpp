@@ -1,4 +1,4 @@
-// share_memory against every pair of elements, on small layouts of all kinds: nested, interleaved and entangled.
+// share_memory compared with every pair of elements, on small layouts of all kinds: nested, interleaved and entangled.
 #include "core/overlap.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ Tensor random_tensor(std::mt19937& random) {
   return t;
 }
 
-// Addresses of all elements; `twice` becomes true where two elements have one.
+// The addresses of all elements; sets `twice` if two elements share one.
 std::set<const float*> elements(const Tensor& t, bool& twice) {
   std::set<const float*> all;
   twice = false;
@@ -86,7 +86,7 @@ TEST(Overlap, slices_of_one_packed_tensor_do_not_share) {
 }
 
 TEST(Overlap, entangled_layouts_end_and_count_as_sharing) {
-  // Even and odd bytes of coprime strides never meet, but no short search can tell.
+  // Even and odd bytes with coprime strides never coincide, but no short search can prove it.
   const Tensor a{
       .data = memory, .dtype = DType::e4m3, .extent = {60000, 60000, 60000, 1}, .stride = {60002, 60004, 60006}};
   Tensor b = a;
@@ -110,7 +110,7 @@ TEST(Overlap, spans_that_leave_memory_are_refused) {
   EXPECT_FALSE(bytes_of(t, bytes));
   t.extent.batch = 1, t.data = reinterpret_cast<void*>(UINTPTR_MAX - 63);
   EXPECT_FALSE(bytes_of(t, bytes));
-  t.extent.seq = 0;  // an empty tensor covers nothing, wherever it is
+  t.extent.seq = 0;  // an empty tensor covers no memory
   EXPECT_TRUE(bytes_of(t, bytes));
   EXPECT_EQ(bytes.first, bytes.last);
 }

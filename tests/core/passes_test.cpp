@@ -1,4 +1,4 @@
-// The forward of a backward: what is asked of it, and what it is given.
+// The forward that belongs to a backward: its problem and its arguments.
 #include "core/forward_of.h"
 
 #include "core/check.h"

@@ -35,7 +35,7 @@ TEST(Pattern, the_default_of_global_tokens_is_at_least_one_block) {
 }
 
 TEST(Pattern, the_ratio_of_offsets_is_of_all_key_blocks) {
-  EXPECT_EQ(pattern("dilated_offsets ratio=0.25").steps, 8);  // of 64 blocks, half to either side
+  EXPECT_EQ(pattern("dilated_offsets ratio=0.25").steps, 8);  // a quarter of 64 blocks, half to either side
   EXPECT_EQ(pattern("dilated_offsets reach=3").steps, 3);
 }
 
@@ -108,7 +108,7 @@ TEST(Pattern, a_shuffle_favours_no_place_and_no_pair) {
       for (int y = 0; y < x; ++y) pair[size_t(x * kCount + y)] += in[x] && in[y];
   }
   const double p = double(kKeep) / kCount, q = p * (kKeep - 1) / (kCount - 1);
-  for (int x = 0; x < kCount; ++x) {  // five standard deviations
+  for (int x = 0; x < kCount; ++x) {  // within five standard deviations
     EXPECT_NEAR(single[size_t(x)] / kRows, p, 5 * std::sqrt(p * (1 - p) / kRows)) << x;
     for (int y = 0; y < x; ++y)
       EXPECT_NEAR(pair[size_t(x * kCount + y)] / kRows, q, 5 * std::sqrt(q * (1 - q) / kRows)) << x << " " << y;

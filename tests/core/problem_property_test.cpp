@@ -1,4 +1,4 @@
-// Properties of problem lines over problems drawn at random: every field from its whole range, valid by construction.
+// Properties of problem lines over random problems: every field from its whole range, valid by construction.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -65,7 +65,7 @@ Problem draw() {
   return p;
 }
 
-// The same draws every time, unless the environment asks for others.
+// Deterministic draws, unless the environment overrides the seed.
 template <class F>
 void check(const char* what, F property) {
   setenv("RC_PARAMS", "seed=1 max_success=1000", 0);
@@ -88,7 +88,7 @@ TEST(ProblemProperty, different_problems_print_different_lines) {
     const Problem a = draw();
     Problem b = a;
     const Problem other = draw();
-    switch (*rc::gen::inRange(0, 8)) {  // one field of another problem
+    switch (*rc::gen::inRange(0, 8)) {  // replaces one field
       case 0: b.dtype = other.dtype; break;
       case 1: b.mask = other.mask; break;
       case 2: b.options = other.options; break;

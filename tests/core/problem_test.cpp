@@ -1,5 +1,5 @@
-// A problem and its line say the same thing: reading what was printed gives the problem back, no two problems print
-// alike, and whatever a damaged line still says is a valid problem with a line of its own.
+// A problem and its line are equivalent: parsing a printed line returns the problem, no two problems print alike, and a
+// damaged line that still parses is a valid problem with its own line.
 #include "core/problem.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ std::vector<Problem> spread(const std::vector<Problem>& from, std::initializer_l
   return all;
 }
 
-// The cross product of two or more settings of every field, as they are and as they must not be: some are invalid.
+// The cross product of two or more settings of every field; some combinations are invalid.
 std::vector<Problem> everything() {
   std::vector<Problem> all{Problem{}};
   all = spread(all, {[](P p) { p.dtype = {DType::bf16, DType::e4m3, DType::f32, DType::none, DType::none}; },
@@ -46,7 +46,7 @@ std::vector<Problem> everything() {
   return all;
 }
 
-// Settings that stand apart from the others: each with a few problems around it.
+// Settings outside the cross product, each with a few related problems.
 std::vector<Problem> corners() {
   std::vector<Problem> all{Problem{}, Problem{.keys = KeySource::paged, .page = 4}};
   all = spread(all, {[](P p) { p.reproducible = Reproducible::run; },

@@ -1,4 +1,4 @@
-// From a product to a logit: both policies against the formula, written out in double.
+// From a product to a logit: both policies compared with the formula in double.
 #include "core/score.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Shards against what they mean, pair by pair: every token is somebody's once, sizes differ by one a piece, and the
-// mask of a part says of rows what the mask of the whole says of tokens.
+// Shards compared with their definition, pair by pair: every token belongs to exactly one shard, sizes differ by at
+// most one per piece, and the mask of a part agrees with the mask of the whole.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -81,7 +81,7 @@ TEST(shard, before_counts_the_tokens_that_come_first) {
     }
 }
 
-// What a part's mask and positions say of a pair of rows.
+// Whether row i sees row j under a part's mask and positions.
 bool seen(const Mask& part, const Sight& at, int i, int j) {
   return band_of(part, 1, 1, at.q_at, at.k_at).visible(i, j);
 }

@@ -1,4 +1,5 @@
-// The algebra: a row softmax fed in tiles, merged with other parts in any order, is one softmax over everything.
+// The algebra of online softmax: a row fed in tiles and merged with other parts in any order equals one softmax over
+// everything.
 #include "core/softmax.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ Part operator+(Part a, Part b) {
   return {(s.a ? a.out * s.a : 0.f) + (s.b ? b.out * s.b : 0.f), s.lse};
 }
 
-// Values whose logits are natural, in tiles of `tile`; base 2 inside.
+// Attends to values with natural logits, in tiles of `tile`; base 2 internally.
 Part attend(const std::vector<float>& logit, const std::vector<float>& value, size_t tile) {
   SoftmaxRow row;
   float out = 0.f;
@@ -139,7 +140,7 @@ TEST(RowEnd, running_result_and_sink_are_two_more_parts) {
   const Part now = attend({0.3f, -1.f, 2.f}, {1, 2, 3}, 3), running{-0.7f, 1.1f}, sink{0.f, 0.4f};
   SoftmaxRow row;
   row.admit(2.f * kLog2e);
-  float sum = 0.f;  // not normalised
+  float sum = 0.f;  // not normalized
   const float logit[] = {0.3f, -1.f, 2.f}, value[] = {1, 2, 3};
   for (int n = 0; n < 3; ++n) {
     const float w = row.weight(logit[n] * kLog2e);

@@ -1,4 +1,4 @@
-// One variant has one spelling, whatever order its parameters are written in.
+// A variant has one canonical spelling, whatever the order of its parameters.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Counting and placing are the same code, so what was counted is what is used.
+// Counting and placing use the same code, so the counted size equals the used size.
 #include "core/workspace.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Appending on a GPU when the numbers on it are wrong: nobody looks at them during a call, so the kernel itself must
-// leave out what has no place.
+// Append on a GPU with wrong integers in device memory. They are not checked during a call, so the kernel itself must
+// skip rows that have no place.
 #include "tests/cuda/gpu.h"
 
 namespace attune {
@@ -7,7 +7,7 @@ namespace {
 
 class Append : public OnGpu {
  protected:
-  // What the cache holds after a run with every number of a role changed.
+  // Compares the cache after a run in which every number of a role was changed.
   void untouched(const char* line, Role r, int64_t value) {
     for (const Backend* b : takers(case_of(line).problem, gpu_)) {
       SCOPED_TRACE(join(b->name, ": ", line, ", ", name(r), " = ", value));
@@ -32,7 +32,7 @@ TEST_F(Append, wrong_numbers_write_nothing) {
   const char* linear = "forward bf16 b3 h4/2 q2 k70 d64 causal append rotary | seed=2 cache";
   const char* paged = "forward f16 b3 h4/2 q2 k70 d64 causal append rotary_half paged16 | seed=2 cache";
   for (const int64_t used : {int64_t(INT32_MAX), int64_t(INT32_MIN), int64_t(-1), int64_t(75), int64_t(80)}) {
-    if (used != 75) untouched(paged, Role::used_k, used);  // 75 keys of 80: there is room in the last page
+    if (used != 75) untouched(paged, Role::used_k, used);  // 75 of 80 keys: the last page has space
     untouched(linear, Role::used_k, used);
   }
   for (const int64_t place : {int64_t(INT32_MAX), int64_t(INT32_MIN), int64_t(-1), int64_t(1000)}) {

@@ -1,5 +1,5 @@
-// Reproducible gradients: blocks of keys add to dQ in turns, so the same bits come again whatever else the GPU does and
-// whoever else is in the batch. Enough key tiles that without turns the order differs from run to run.
+// Reproducible gradients: CTAs add to dQ in ticket order, so the bits are the same whatever else runs on the GPU or
+// shares the batch. There are enough key tiles that the order would vary without tickets.
 #include "tests/cuda/gpu.h"
 
 namespace attune {
@@ -35,7 +35,7 @@ TEST_F(Backward, a_reproducible_run_gives_the_same_bits_beside_others) {
   }
 }
 
-// repro=batch: what a sequence gets does not depend on who is beside it.
+// repro=batch: the gradients of a sequence do not depend on the rest of the batch.
 TEST_F(Backward, a_sequence_has_the_same_gradients_alone_and_in_company) {
   const Backend* b = find_backend("sm80_backward");
   Placed one("backward bf16 b1 h4/2 q300 k700 d128 causal repro=batch", 0);

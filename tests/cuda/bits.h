@@ -1,9 +1,9 @@
-// bf16 as users of the C interface have it: bits.
+// bf16 as users of the C interface see it: raw bits.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
-inline uint16_t bf16(float x) {  // cut off, not rounded
+inline uint16_t bf16(float x) {  // truncated, not rounded
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
   return uint16_t(bits >> 16);

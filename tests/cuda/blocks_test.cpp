@@ -1,4 +1,4 @@
-// Block lists built on a GPU are those of the CPU, bit for bit; and a captured graph builds them anew.
+// Block lists built on a GPU equal those of the CPU bit for bit, and a captured graph rebuilds them.
 #include "tests/asked.h"
 #include "tests/cuda/gpu.h"
 #include "tests/variants/lists.h"
@@ -8,7 +8,7 @@ namespace {
 
 class BlocksOnGpu : public OnGpu {
  protected:
-  // The lists of `cpu` once more, built on the GPU.
+  // The lists of `cpu`, built on the GPU.
   struct Twin {
     Lists lists;
     cuda::Memory memory{};
@@ -133,7 +133,7 @@ TEST_F(BlocksOnGpu, lists_of_the_caller_are_turned_round_and_wrong_ones_stay_ins
     ASSERT_NO_FATAL_FAILURE(place(gpu));
     ASSERT_EQ(build_blocks(gpu.lists.problem, gpu.lists.args, gpu.lists.source, stream_.get()).message, "");
     fetch(gpu);
-    if (begin[0] < 0) continue;  // nothing outside was touched: the sanitizer's to say
+    if (begin[0] < 0) continue;  // writes outside are left to the sanitizer
     ASSERT_EQ(cpu.build().message, "");
     expect_same(gpu.lists, cpu);
     EXPECT_EQ(gpu.lists.numbers, cpu.numbers);

@@ -1,5 +1,5 @@
-// The cache object on a GPU against the one on the CPU: the same steps give the same lengths, the same rows in memory
-// and the same results. Only the C interface: this is what its users see.
+// The cache object on a GPU compared with the one on the CPU: the same steps give the same lengths, the same rows in
+// memory and the same results. Uses only the C interface, as users do.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ constexpr int kHeads = 4, kHeadsKv = 2, kDim = 64, kSequences = 3, kCapacity = 7
 uint32_t state = 7;
 int below(int n) { return int((state = state * 1664525u + 1013904223u) >> 8) % n; }
 
-// A tensor [batch, seq, heads, dim] of bf16, here and on the GPU.
+// A bf16 tensor [batch, seq, heads, dim] on the host and on the GPU.
 struct Both {
   std::vector<uint16_t> here;
   void* there = nullptr;
@@ -68,7 +68,7 @@ struct Caches {
   explicit Caches(int page) : cpu(cache_on("cpu", page)), gpu(cache_on("cuda:0", page)) {}
   ~Caches() { attune_cache_destroy(cpu), attune_cache_destroy(gpu); }
 
-  // Rows of the sequences, of which both must have the same.
+  // Rows of the sequences, which must agree in both caches.
   void compare(int page) const {
     for (const int role : {ATTUNE_K, ATTUNE_V}) {
       const std::vector<uint16_t> want = contents(cpu, role, false), got = contents(gpu, role, true);
@@ -83,7 +83,7 @@ struct Caches {
   }
 };
 
-// Whether the step was taken, by both or by none.
+// Whether the step succeeded; both caches must agree.
 bool step(const Caches& on, const std::vector<int32_t>& order, int added) {
   const int batch = int(order.size());
   Both q(batch, added, kHeads), k(batch, added, kHeadsKv), v(batch, added, kHeadsKv), out(batch, added, kHeads);

@@ -1,5 +1,5 @@
-// Few queries over a cache where a row's bits may not depend on the batch: every sequence of a batch is run again
-// alone, with bounds of its own, and must write the same bytes.
+// Decode with repro=batch: the bits of a row must not depend on the batch. Every sequence of a batch is run again
+// alone, with its own bounds, and must write the same bytes.
 #include "tests/cuda/gpu.h"
 
 namespace attune {
@@ -7,7 +7,7 @@ namespace {
 
 class Decode : public OnGpu {
  protected:
-  // One integer a sequence, `otherwise` where there is no such tensor.
+  // One integer per sequence; `otherwise` if the tensor is absent.
   std::vector<int> values(Placed& on, Role r, int otherwise) {
     std::vector<int> all;
     on.change(r, [&](int64_t x, int) { return all.push_back(int(x)), x; }, stream_.get());
@@ -15,7 +15,7 @@ class Decode : public OnGpu {
     return all;
   }
 
-  // Sequence b of the arguments as a batch of one.
+  // Sequence b of the arguments, as a batch of one.
   static Args alone(Args a, int b) {
     const bool own_keys = a[Role::page_table].data || a[Role::cache_index].data;
     for (const Role r : {Role::q, Role::out, Role::lse, Role::k, Role::v, Role::used_q, Role::used_k, Role::left_pad,
@@ -28,7 +28,7 @@ class Decode : public OnGpu {
     return a;
   }
 
-  // What the sequences write one after the other, each alone. `most` is the greatest number of parts.
+  // The results of running each sequence alone. `most` becomes the largest number of splits.
   Written one_by_one(Placed& on, int& most) {
     const Problem& p = on.problem();
     const std::vector<int> used_q = values(on, Role::used_q, p.len_q), used_k = values(on, Role::used_k, p.len_k),
@@ -68,7 +68,7 @@ TEST_F(Decode, rows_do_not_depend_on_the_batch) {
   }
 }
 
-// That the test above can fail: parts chosen for the whole batch give other bits.
+// Shows that the test above can fail: splits chosen for the whole batch give different bits.
 TEST_F(Decode, without_the_promise_rows_do_depend_on_the_batch) {
   Placed on("forward bf16 b20 h32/8 q1 k9000 d128 full", 0);
   ASSERT_EQ(on.plan_for(*find_backend("sm80_forward"), gpu_).message, "");

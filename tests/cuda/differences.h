@@ -1,4 +1,4 @@
-// Compares memory of a GPU where it lies, so that a thousand results can be held against the first.
+// Compares GPU memory on the GPU, so that a thousand results can be compared with the first.
 #pragma once
 #include <cstddef>
 
@@ -6,7 +6,8 @@
 
 namespace attune {
 
-// Adds the number of bytes in which `a` and `b` differ to `count`, all of them on the GPU, in the order of the stream.
+// Adds the number of bytes in which `a` and `b` differ to `count`. All pointers are device memory; runs in stream
+// order.
 Status count_differences(const void* a, const void* b, size_t bytes, unsigned long long* count, void* stream);
 
 }  // namespace attune

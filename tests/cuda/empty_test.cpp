@@ -1,5 +1,5 @@
-// Tensors without a row, which a call may have whatever its plan was made for: without keys out is 0 and a log-sum-exp
-// -inf, and so is the gradient of every query 0; without queries that of every key and value is.
+// Tensors without rows, which a call may pass whatever its plan assumed. Without keys, out is 0, lse is -inf and dq is
+// 0; without queries, dk and dv are 0.
 #include <cmath>
 
 #include "tests/cuda/gpu.h"
@@ -9,7 +9,7 @@ namespace {
 
 class Empty : public OnGpu {
  protected:
-  // f(backend, case) for each of our own fused kernels that takes the line once these tensors are empty.
+  // Calls f(backend, case) for each of our fused kernels that accepts the line with these tensors empty.
   template <class F>
   void each(const std::string& line, std::initializer_list<Role> empty, F f) {
     SCOPED_TRACE(line);
@@ -29,7 +29,7 @@ class Empty : public OnGpu {
     }
     EXPECT_GT(ran, 0);
   }
-  // How many numbers of a tensor that has rows are not `wanted`.
+  // The number of elements that differ from `wanted`, in a tensor that has rows.
   static int others(Placed& on, Role r, double wanted) {
     Tensor t = on.args()[r];
     const Extents& e = t.extent;
@@ -47,7 +47,7 @@ class Empty : public OnGpu {
   }
 };
 
-// Tiles enough for Hopper's kernels, which would leave fewer to the next link.
+// Enough tiles for the Hopper kernels, which leave smaller problems to the next backend in the chain.
 constexpr const char* kRests[] = {" b35 h4/2 q130 k64 d64 causal",   " b35 h4 q20 k64 d64 full",
                                   " b35 h4/2 q70 k64 d96 causal",    " b35 h4/2 q70 k64 d128 full",
                                   " b35 h4 q70 k64 d128 causal",     " b35 h4/2 q70 k64 d192/128 causal",

@@ -1,4 +1,4 @@
-// What goes wrong on a GPU is a sentence with the backend, the call and the problem, and leaves everything usable.
+// GPU errors return a sentence with the backend, the call and the problem, and leave everything usable.
 #include "attune/attune.h"
 #include "tests/cuda/gpu.h"
 
@@ -9,7 +9,7 @@ constexpr const char *kForward = "forward bf16 b2 h4/2 q130 k257 d64 causal",
                      *kSplit = "forward bf16 b1 h4/1 q1 k4096 d128 full",
                      *kBackward = "backward bf16 b2 h4/2 q130 k257 d64 causal repro=run";
 
-// The arguments of a case as a user of the C interface gives them.
+// The arguments of a case as a user of the C interface passes them.
 struct Given {
   attune_problem problem{};
   attune_args args{};
@@ -85,7 +85,7 @@ TEST_F(Errors, rows_that_are_not_aligned_are_refused_by_name) {
   }
 }
 
-// A call by problem goes on to a link that takes such rows, and says why it needs another workspace.
+// A call by problem falls through to a backend that accepts such rows, and explains why it needs a different workspace.
 TEST_F(Errors, a_call_with_rows_that_are_not_aligned_goes_to_the_next_link) {
   Placed on(kForward, 0);
   Given given(kForward, on);
@@ -107,7 +107,7 @@ TEST_F(Errors, a_call_with_rows_that_are_not_aligned_goes_to_the_next_link) {
   EXPECT_EQ(cuda::wait(stream_.get()).message, "");
 }
 
-// A launch that CUDA refuses: the stream is being captured, and the capture was spoiled before.
+// A launch that CUDA refuses: the stream is being captured, and the capture is already invalid.
 TEST_F(Errors, a_refused_launch_is_a_sentence_with_the_call_and_the_problem) {
   const auto stream = static_cast<cudaStream_t>(stream_.get());
   for (const char* line : {kForward, kSplit, kBackward, "forward f32 b1 h2 q33 k65 d64 causal",
@@ -118,10 +118,10 @@ TEST_F(Errors, a_refused_launch_is_a_sentence_with_the_call_and_the_problem) {
       SCOPED_TRACE(join(b->name, ": ", line));
       Placed on(line, 0);
       ASSERT_EQ(on.plan_for(*b, gpu_).message, "");
-      if (!on.fits() || b->name == "vendor_cudnn") continue;  // what cuDNN does in a spoiled capture is its own affair
+      if (!on.fits() || b->name == "vendor_cudnn") continue;  // cuDNN's behaviour in an invalid capture is not ours
       const Written before = on.fresh(stream_.get());
       ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-      EXPECT_NE(cudaStreamSynchronize(stream), cudaSuccess);  // spoils it
+      EXPECT_NE(cudaStreamSynchronize(stream), cudaSuccess);  // invalidates the capture
       (void)cudaGetLastError();
       const std::string said = on.run(stream_.get()).message;
       cudaGraph_t graph = nullptr;
@@ -134,7 +134,7 @@ TEST_F(Errors, a_refused_launch_is_a_sentence_with_the_call_and_the_problem) {
     }
 }
 
-// An address that nobody has stops the whole process's GPU: so it happens in another process.
+// An invalid address stops the GPU for the whole process, so the test runs in another process.
 TEST_F(Errors, a_fault_in_a_kernel_is_a_sentence_of_the_next_call) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto fault = [&] {
@@ -161,7 +161,7 @@ TEST_F(Errors, out_of_memory_is_a_sentence_and_leaves_everything_usable) {
   EXPECT_EQ(said, join("cudaMalloc: out of memory (cudaErrorMemoryAllocation) for ", all * 2, " bytes on cuda:0"));
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   {
-    std::vector<cuda::Memory> full;  // of what is left, down to less than a megabyte
+    std::vector<cuda::Memory> full;  // takes the remaining memory, down to less than a megabyte
     for (size_t bytes = free; bytes >= size_t(1) << 20;) {
       cuda::Memory more;
       if (more.allocate(0, bytes).ok()) full.push_back(std::move(more));

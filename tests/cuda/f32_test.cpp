@@ -1,5 +1,5 @@
-// f32 on a GPU's tensor cores: every run gives the same bits, asked for or not, and they do not depend on how rows lie
-// in memory.
+// f32 on tensor cores: every run gives the same bits, with or without repro=run, and they do not depend on the memory
+// layout of the rows.
 #include "tests/cuda/gpu.h"
 
 namespace attune {

@@ -1,6 +1,6 @@
-// A case on a GPU, for tests: its tensors lie there in one piece of memory, plans run on any stream, and what they
-// wrote comes back as bytes. Whether a result is right is for `attune parity` to say: here it is whether the same
-// result comes again, from a graph, from another thread, after an error.
+// Fixture for a case on a GPU: its tensors lie in one allocation, plans run on any stream, and outputs come back as
+// bytes. `attune parity` checks correctness. The tests here check that a result repeats: from a graph, from another
+// thread, after an error.
 #pragma once
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace attune {
 
 using Written = std::vector<unsigned char>;
 
-// Every test of this folder begins so: without a GPU it is skipped, and says why.
+// Base of all tests in this folder: skips the test, with the reason, if there is no GPU.
 class OnGpu : public testing::Test {
  protected:
   void SetUp() override {
@@ -29,7 +29,7 @@ class OnGpu : public testing::Test {
   cuda::OwnStream stream_{};
 };
 
-// The backends that take the problem on this GPU.
+// The backends that support the problem on this GPU.
 inline std::vector<const Backend*> takers(const Problem& p, const Device& d) {
   std::vector<const Backend*> all;
   for (const Backend* b : backends()) {
@@ -41,7 +41,8 @@ inline std::vector<const Backend*> takers(const Problem& p, const Device& d) {
 
 class Placed {
  public:
-  // Inputs from the case; of a backward, out and lse from the reference. Outputs are poison, or what is added to.
+  // Inputs come from the case; for a backward, out and lse come from the reference. Outputs hold poison, or the values
+  // that are accumulated into.
   Placed(std::string_view line, int device) : case_(case_of(line)), device_(device), world_(made(case_)) {
     outputs_ = world_->outputs(false);
     args_ = outputs_.args;
@@ -67,27 +68,27 @@ class Placed {
   Args& args() { return args_; }
   std::byte* scratch() const { return scratch_.data(); }
 
-  // Plans for one backend and makes its workspace, full of poison.
+  // Plans for one backend and allocates its workspace, filled with poison.
   Status plan_for(const Backend& b, const Device& d) {
     if (!status_.ok()) return status_;
     if (Status s = plan_on(b, case_.problem, d, plan_); !s.ok()) return s;
     const cuda::DeviceGuard use(device_);
     if (Status s = scratch_.allocate(device_, plan_.workspace_bytes); !s.ok()) return s;
     cudaError_t error = cudaMemset(scratch_.data(), 0xFF, plan_.workspace_bytes);
-    // Streams of tests do not wait for the default one: without this the poison may come after a run has begun.
+    // The tests' streams do not synchronize with the default stream: without this, the poison may arrive during a run.
     if (error == cudaSuccess) error = cudaDeviceSynchronize();
     return error == cudaSuccess ? Status::good() : Status::no("cudaMemset: ", cudaGetErrorString(error));
   }
-  // Whether the backend takes these arguments: some of what it refuses only they tell.
+  // Whether the backend accepts these arguments; some refusals depend on them.
   bool fits() const { return !plan_.backend->fits || plan_.backend->fits(plan_, args_).ok(); }
   Status run(void* stream) const { return plan_.backend->run(plan_, args_, {scratch_.data()}, stream); }
 
-  // Outputs as they were before any run.
+  // Restores the outputs to their state before any run.
   void reset(void* stream) {
     for (const Piece& piece : pieces_)
       if (is_output(piece.role)) send(piece, stream);
   }
-  // All memory of the outputs, or of some of them, once the stream is done.
+  // All memory of the outputs, or of `only`, after the stream has finished.
   Written results(void* stream, const std::vector<Role>& only = {}) const {
     return read(stream, [&](Role r) {
       return is_output(r) && (only.empty() || std::find(only.begin(), only.end(), r) != only.end());
@@ -97,7 +98,7 @@ class Placed {
   Written inputs(void* stream) const {
     return read(stream, [&](Role r) { return !is_output(r); });
   }
-  // A run into fresh outputs, and what it wrote.
+  // Runs into fresh outputs and returns what was written.
   Written fresh(void* stream) {
     reset(stream);
     const Status s = run(stream);
@@ -105,7 +106,7 @@ class Placed {
     return results(stream);
   }
 
-  // Changes the integers of an input that is there: f(value, index).
+  // Changes the integers of an input, if present: f(value, index).
   bool change(Role r, const std::function<int64_t(int64_t, int)>& f, void* stream) {
     for (const Piece& piece : pieces_) {
       if (piece.role != r) continue;

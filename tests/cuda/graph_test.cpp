@@ -1,5 +1,5 @@
-// A run in a CUDA graph: captured in the strictest mode, where an allocation, a synchronisation or a copy to the host
-// anywhere in the process is an error, and replayed after lengths, tables, positions and seeds were changed on the GPU.
+// Runs in a CUDA graph. Capture uses the strictest mode, where any allocation, synchronization or copy to the host in
+// the process is an error. Replay follows changes of lengths, tables, positions and seeds on the GPU.
 #include "machine/cuda/events.h"
 #include "tests/cuda/gpu.h"
 
@@ -18,7 +18,7 @@ class Graph : public OnGpu {
   };
   cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_.get()); }
 
-  // "" or why the run could not be captured.
+  // Returns "", or why the run could not be captured.
   std::string capture(const Placed& on, Exec& out) {
     if (cudaStreamBeginCapture(stream(), cudaStreamCaptureModeGlobal) != cudaSuccess) return "cudaStreamBeginCapture";
     const Status s = on.run(stream_.get());
@@ -34,7 +34,7 @@ class Graph : public OnGpu {
     return on.results(stream_.get());
   }
 
-  // What may differ from step to step, made different; all of it stays within the bounds of the problem.
+  // Changes everything that may differ between steps, within the bounds of the problem.
   int change_everything(Placed& on) {
     const auto fewer = [](int64_t x, int) { return x - x / 4; };
     void* s = stream_.get();
@@ -42,13 +42,13 @@ class Graph : public OnGpu {
     changed += on.change(Role::used_k, fewer, s);
     changed += on.change(Role::used_q, fewer, s);
     changed += on.change(Role::left_pad, [](int64_t x, int) { return x + 1; }, s);
-    // Sequences get shorter, and the tokens at the end are nobody's.
+    // Sequences get shorter; the tokens at the end then belong to no sequence.
     changed += on.change(Role::cu_q, fewer, s);
     changed += on.change(Role::cu_k, fewer, s);
     changed += on.change(Role::positions, [](int64_t x, int n) { return n % 2 ? x + 3 : x; }, s);
     changed += on.change(Role::seed, [](int64_t x, int) { return x + 1; }, s);
     const int pages = on.args()[Role::page_table].extent.dim;
-    // Two pages of every sequence change places, as if it had been given others.
+    // Swaps two pages of every sequence, as if they had been reallocated.
     std::vector<int64_t> before;
     on.change(Role::page_table, [&](int64_t x, int) { return before.push_back(x), x; }, s);
     changed += on.change(Role::page_table, [&](int64_t x, int n) {
@@ -90,7 +90,7 @@ TEST_F(Graph, a_plain_run_replays) {
 }
 TEST_F(Graph, keys_that_are_split_replay) { check("forward bf16 b1 h4/1 q1 k4096 d128 full", false); }
 TEST_F(Graph, heads_that_are_divided_replay) { check("backward bf16 b1 h8/1 q130 k200 d128 causal repro=run", false); }
-// Keys of one or two tiles, so that a sum of dQ has the same bits in any order.
+// One or two key tiles, so that dQ has the same bits in any order.
 TEST_F(Graph, blocks_that_stay_replay) {
   check("backward bf16 b70 h4/2 q20 k128 d64 full", false);
   check("backward f16 b40 h4 q20 k128 d128 causal", false);
@@ -161,7 +161,7 @@ TEST_F(Graph, recorded_for_a_timer_names_its_kernels) {
   EXPECT_NE(graph.kernels()[0].find("nothing"), std::string::npos) << graph.kernels()[0];
 }
 
-// What forbids it is the mode of the capture, and it does: were it not so, none of the above would prove anything.
+// The capture mode does forbid allocations; otherwise the tests above would prove nothing.
 TEST_F(Graph, a_capture_forbids_allocations) {
   ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeGlobal), cudaSuccess);
   void* place = nullptr;
@@ -172,14 +172,14 @@ TEST_F(Graph, a_capture_forbids_allocations) {
   (void)cudaGetLastError();
 }
 
-// Nor does a run outside of a graph take any, once its kernels are loaded.
+// A run outside a graph does not allocate either, once its kernels are loaded.
 TEST_F(Graph, many_runs_take_no_memory) {
   for (const char* line : {"forward bf16 b1 h4/1 q1 k4096 d128 full", "backward bf16 b2 h4/2 q130 k257 d64 causal"})
     for (const Backend* b : takers(case_of(line).problem, gpu_)) {
       Placed on(line, 0);
       ASSERT_EQ(on.plan_for(*b, gpu_).message, "");
       if (!on.fits()) continue;
-      // The driver keeps room for the parameters of launches that wait: as many as will wait below.
+      // The driver reserves space for the parameters of pending launches: queue as many as below.
       for (int n = 0; n < 200; ++n) ASSERT_EQ(on.run(stream_.get()).message, "");
       ASSERT_EQ(cuda::wait_all(0).message, "");
       size_t before = 0, after = 0, all = 0;

@@ -1,7 +1,7 @@
-// Tensors of more than 2^31 elements, so that an offset kept in 32 bits shows. Nobody computes 2^31 rows in double: one
-// head of a few sequences, at the beginning, where offsets pass 2^31 and at the end, is fetched with the keys that it
-// sees, and judged as a problem of its own. Values repeat after a prime number of elements, so that what lies 2^31 or
-// 2^32 elements or bytes away is something else.
+// Tensors with more than 2^31 elements, to expose 32-bit offsets. Computing 2^31 rows in double is too slow. Instead,
+// one head of a few sequences is fetched with the keys it sees and judged as a separate problem: at the beginning,
+// where offsets pass 2^31, and at the end. Values repeat with a prime period, so elements 2^31 or 2^32 elements or
+// bytes away differ.
 #include "machine/cuda/events.h"
 #include "tests/cuda/gpu.h"
 
@@ -23,7 +23,7 @@ class Large : public OnGpu {
     EXPECT_EQ(cuda::facts_of(0, facts).message, "");
     return double(facts.free_bytes) > bytes + 1e9;
   }
-  // A compact tensor of the GPU.
+  // Allocates a contiguous tensor on the GPU.
   void place(Role r, DType type, Extents e) {
     Tensor& t = args_[r];
     t = {.dtype = type, .device = DeviceKind::cuda, .extent = e};
@@ -34,7 +34,7 @@ class Large : public OnGpu {
     t.data = memory_.back().data();
     ASSERT_EQ(cuda::fill(t.data, 0xFF, bytes, stream_.get()).message, "");
   }
-  // Numbers of about N(0, 1) into all of it: a piece from the host, then copies of what is there.
+  // Fills the tensor with values from about N(0, 1): one piece from the host, then copies on the GPU.
   void draw(Role r, uint64_t seed) {
     std::vector<uint16_t> piece(kPeriod);
     Random random{seed};
@@ -53,7 +53,7 @@ class Large : public OnGpu {
           cuda::copy_inside(to.data() + there, to.data(), std::min(there, to.bytes() - there), stream_.get()).message,
           "");
   }
-  // The tensors of `line`, ragged ones packed.
+  // Allocates the tensors of `line`; ragged ones are packed.
   void place_all(std::string_view line) {
     problem_ = case_of(line).problem;
     const Problem& p = problem_;
@@ -89,7 +89,7 @@ class Large : public OnGpu {
     ASSERT_EQ(b->run(plan_, args, {scratch.data()}, stream_.get()).message, "");
     ASSERT_EQ(cuda::wait(stream_.get()).message, "");
   }
-  // The forward of `shape`, then its gradients where a backward is named; callers ask whether it was skipped.
+  // Runs the forward of `shape`, then its backward if one is named; callers check whether the test was skipped.
   void run_both(const std::string& shape, const char* forward, const char* backward) {
     const Problem p = case_of(join("forward", shape)).problem;
     const double elements = double(p.batch) * p.len_q * p.heads_q * p.dim_qk;
@@ -100,7 +100,7 @@ class Large : public OnGpu {
     if (backward && !HasFatalFailure()) run(problem_, backward);
   }
 
-  // `count` rows of a head between the GPU and a tensor of one head here.
+  // Copies `count` rows of a head from the GPU to a one-head tensor on the host.
   void fetch(Role r, int b, int64_t first, int count, int head, const Tensor& to, int at = 0) const {
     const Tensor& from = args_[r];
     const size_t size = size_t(size_of(from.dtype)), width = size_t(from.extent.dim) * size;
@@ -108,8 +108,8 @@ class Large : public OnGpu {
                            size_t(from.stride.seq) * size, width, size_t(count), cudaMemcpyDeviceToHost),
               cudaSuccess);
   }
-  // Queries [first, first + rows) of a head with the keys that end where they do, `rows + before` of them, against the
-  // reference. Of gradients of keys, those are taken that only these queries see: not the first `before`.
+  // Compares queries [first, first + rows) of a head with the reference, over the `rows + before` keys that end at the
+  // same row. The first `before` rows of dk and dv are excluded, because other queries see those keys too.
   void judge(int b, int64_t first, int rows, int before, int head, std::string_view mask) {
     SCOPED_TRACE(join("batch ", b, ", head ", head, ", row ", first));
     const bool backward = problem_.pass == Pass::backward;
@@ -124,7 +124,7 @@ class Large : public OnGpu {
     const Backend* reference = find_backend("reference");
     Plan plan;
     ASSERT_EQ(plan_on(*reference, trial.world.problem, Device{}, plan).message, "");
-    ASSERT_EQ(reference->run(plan, got.args, {}, nullptr).message, "");  // for the rows that are not taken
+    ASSERT_EQ(reference->run(plan, got.args, {}, nullptr).message, "");  // fills the rows that are not fetched
     for (const Role r : got.roles) {
       const bool of_keys = r == Role::dk || r == Role::dv;
       fetch(r, b, first, rows, head, got.args[r], of_keys ? before : 0);
@@ -134,7 +134,7 @@ class Large : public OnGpu {
   }
 };
 
-// Sequences of one head, of as many as fit; then their gradients.
+// As many one-head sequences as fit; then their gradients.
 struct Batches : Large {
   static constexpr int kLength = 256, kBatch = 544;
   void check_on(const char* forward, const char* backward, const char* keys = "") {
@@ -158,14 +158,14 @@ struct Rows : Large {
     const std::string shape = join(" bf16 b1 h", kHeads, " q", kLength, " k", kLength, " d", kDim, " ", mask);
     run_both(shape, forward, backward);
     if (IsSkipped()) return;
-    // Of the last rows gradients of keys are whole; elsewhere later queries see these keys too.
+    // dk and dv are complete only at the last rows; elsewhere later queries see these keys too.
     for (const int64_t end : {kLength / 2 + 100, kLength})
       if (!HasFatalFailure() && (!backward || end == kLength))
         judge(0, end - kRows, kRows, kLeft, end == kLength ? kHeads - 1 : 0, mask);
   }
 };
 
-// A sentence where the GPU has no kernels of that name.
+// Returns a sentence if this GPU has no kernels of that name.
 std::string missing(const char* backend, const Device& d) {
   if (d.arch == 90 && find_backend(backend)) return "";
   return join(backend, " needs a GPU of arch 90, ", d.name, " is ", d.arch);

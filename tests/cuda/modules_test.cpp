@@ -1,12 +1,12 @@
-// Modules on a GPU beside their twins on the CPU: the same parameters from the same seed, the same results within the
-// rounding of their dtype, forward and backward; and a forward and a backward captured in a graph.
+// Modules on a GPU compared with the same modules on the CPU: equal parameters from the same seed, equal results within
+// the rounding of their dtype, forward and backward. Also a forward and a backward captured in a graph.
 #include "tests/cuda/gpu.h"
 #include "tests/modules/world.h"
 
 namespace attune {
 namespace {
 
-// A module's call on a GPU, with the inputs of a CPU world.
+// A module call on a GPU, with the inputs of a CPU world.
 struct OnDevice {
   const Module& module;
   ModuleWorld& host;
@@ -68,24 +68,25 @@ struct OnDevice {
   }
 };
 
-double element_size(const std::vector<float>& x) { return std::sqrt(dot(x, x) / double(x.size())); }  // of an element
+// The RMS of an element.
+double element_size(const std::vector<float>& x) { return std::sqrt(dot(x, x) / double(x.size())); }
 
-// The error of an element, relative to what is wanted or to `size`.
+// The error per element, relative to `want` or to `size`.
 double apart(const std::vector<float>& got, const std::vector<float>& want, double size = 0) {
   double error = 0;
   for (size_t n = 0; n < want.size(); ++n) error += std::pow(double(got[n]) - want[n], 2) / double(want.size());
   return std::sqrt(error) / (size > 0 ? size : element_size(want));
 }
 
-// How far an output may be from its twin in f32. Two factors and their product are rounded, each by 0.4 u on average
-// (u: half of the last place), and errors add up as squares do, in a sum as its terms; of a forward seven products
-// follow each other, so sqrt(3 * 7) * 0.4 u = 1.9 u is expected, and twice that allowed. A backward has three times as
-// many: 3.2 u, and four times 1.9 allowed. f32 differs by the order of its sums.
+// Allowed distance of an output from its f32 counterpart. Two factors and their product are each rounded by 0.4 u on
+// average (u: half an ulp), and errors add as squares. A forward chains seven products, so sqrt(3 * 7) * 0.4 u = 1.9 u
+// is expected, and twice that is allowed. A backward has three times as many: 3.2 u expected, four times 1.9 u allowed.
+// f32 differs only by summation order.
 double most(DType t) { return t == DType::f32 ? 2e-5 : 4 * rounding_of(t); }
 
 class Modules : public OnGpu {
  protected:
-  // The relative error of everything that a forward and a backward write.
+  // Checks the relative error of everything that a forward and a backward write.
   void compare(const std::string& kind, const std::string& rest, DType dtype) {
     const std::string line = join(kind, " ", name(dtype), rest);
     SCOPED_TRACE(line);
@@ -106,8 +107,8 @@ class Modules : public OnGpu {
     for (const Parameter& p : here->graph().parameters)
       mean += element_size(w.gradient(p)) / double(here->graph().parameters.size());
     for (const Parameter& p : there->graph().parameters) {
-      // What a softmax does not see, as a bias of keys that nothing turns, has no gradient: 1e-6 of the others in f32,
-      // and held against them.
+      // A parameter that cancels in the softmax, such as a key bias without rotary embedding, has no gradient. In f32
+      // it is 1e-6 of the other gradients, and is compared with their size.
       const std::vector<float> want = w.gradient(*here->find(p.name));
       const double size = element_size(want);
       EXPECT_LT(apart(gpu.gradient(p), want, size < 1e-5 * mean ? mean : size), 2 * most(dtype)) << p.name;
@@ -118,21 +119,21 @@ class Modules : public OnGpu {
 TEST_F(Modules, are_the_twins_of_those_on_the_cpu) {
   const std::pair<const char*, const char*> lines[] = {
       {"llama", " b2 s130 e256 h4/2 ffn=512 | causal"},
-      {"llama", " b1 s100 e96 h3 dim=32 ffn=77 | causal"},  // rows that are no multiples of 16 bytes
+      {"llama", " b1 s100 e96 h3 dim=32 ffn=77 | causal"},  // rows are not multiples of 16 bytes
       {"multihead", " b2 s65 e128 h4 norm=1 rope=pairs | causal"},
       {"multihead", " b1 s64 e128 h4/2 memory=90 | full"},
       {"longnet_encoder", " b2 s128 e128 h4 act=gelu | full : dilated mode=longnet norm=lse rates=1,2 segments=32,64"},
       {"longnet_decoder", " b1 s66 e128 h2 act=gelu memory=40 | causal"},
       {"feed_forward", " b3 s33 e64 ffn=100 act=silu"},
-      // Every block is selected: which ones are would depend on rounding.
+      // All blocks are selected, because a partial selection would depend on rounding.
       {"multihead", " b1 s128 e256 h4/2 rope=pairs | causal : nsa d=16 gate=softmax l=32 n=8 phi=mlp s=32 w=48"},
       {"multihead", " b1 s128 e256 h4/2 | causal : nsa d=16 gate=sigmoid l=32 n=8 phi=conv s=32 w=48"},
       {"llama", " b1 s200 e256 h4 ffn=512 | causal | 64x64 local_window window=128"},
   };
   for (const auto& [kind, rest] : lines)
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) compare(kind, rest, dtype);
-  // Which side of 0 a unit is on decides its slope: of a lower precision, about u of them change sides, and gradients
-  // are off by the square root of that.
+  // The sign of a ReLU input decides its slope. In a lower precision, about a fraction u of them change sign, which
+  // changes gradients by the square root of that.
   compare("longnet_decoder", " b1 s66 e128 h2 act=relu memory=40 | causal", DType::f32);
 }
 
@@ -154,7 +155,7 @@ TEST_F(Modules, a_captured_step_replays) {
     Status s = there->forward(gpu.call(stream_.get()));
     return s.ok() ? there->backward(gpu.call(stream_.get())) : s;
   };
-  ASSERT_EQ(step().message, "");  // plans and kernels are looked up, gradients allocated
+  ASSERT_EQ(step().message, "");  // warm-up: looks up plans and kernels, allocates gradients
   ASSERT_EQ(cuda::wait_all(0).message, "");
   const Parameter& p = *there->find("mlp.gate_proj.weight");
   const std::vector<float> first = gpu.gradient(p);

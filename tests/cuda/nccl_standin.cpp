@@ -1,5 +1,5 @@
-// A libnccl that is none: ranks are threads that share one GPU, which NCCL itself refuses. Sends and receives of a
-// group meet in mailboxes and are copies on the streams they were given. It counts its calls and can be told to break.
+// A stand-in for libnccl. Ranks are threads that share one GPU, which NCCL itself refuses. Grouped sends and receives
+// meet in mailboxes and become copies on the given streams. It counts its calls and can fail on request.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -30,11 +30,11 @@ struct Act {
   Letter* letter = nullptr;
 };
 
-// Never destroyed: a rank whose peer never comes waits on them when the process ends.
+// Never destroyed: a rank whose peer never arrives still waits on them at process exit.
 std::mutex& mutex = *new std::mutex;
 std::condition_variable& changed = *new std::condition_variable;
-std::map<std::pair<char, int>, int> arrived;  // ranks that came, by the second byte of an id and the size of a group
-std::map<std::pair<int, int>, std::deque<Letter*>> boxes;  // from, to
+std::map<std::pair<char, int>, int> arrived;  // ranks that arrived, by the second byte of an id and the group size
+std::map<std::pair<int, int>, std::deque<Letter*>> boxes;  // key: from, to
 std::atomic<int> calls{0}, broken{0};
 thread_local std::vector<Act> group;
 constexpr auto kPatience = std::chrono::seconds(10);
@@ -65,7 +65,7 @@ STANDIN int ncclCommInitRank(void** comm, int ranks, Id id, int rank) {
   if (id.bytes[0] != 7) return 4;
   std::unique_lock lock(mutex);
   int& there = arrived[{id.bytes[1], ranks}];
-  const int all = (there++ / ranks + 1) * ranks;  // one group after the other
+  const int all = (there++ / ranks + 1) * ranks;  // groups form one after another
   changed.notify_all();
   if (!changed.wait_for(lock, kPatience, [&] { return there >= all; })) return 2;
   return *comm = new Comm{rank, ranks}, 0;

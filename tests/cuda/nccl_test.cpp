@@ -1,5 +1,5 @@
-// NCCL as a transport. With the real library, which takes one rank a GPU, as one rank; with the stand-in of this folder
-// (found first through LD_LIBRARY_PATH) as four ranks that share a GPU. Several GPUs are not tested anywhere.
+// NCCL as a transport. The real library allows one rank per GPU and is tested with one rank. The stand-in in this
+// folder, found first through LD_LIBRARY_PATH, is tested with four ranks on one GPU. No test uses several GPUs.
 #include <dlfcn.h>
 
 #include <thread>
@@ -22,7 +22,7 @@ class NcclTest : public OnGpu {
   }
   std::vector<Transport> open(int ranks) {
     std::vector<Transport> all(static_cast<size_t>(ranks));
-    std::vector<std::thread> threads;  // each waits for the others to come
+    std::vector<std::thread> threads;  // each waits for the others to arrive
     for (int r = 0; r < ranks; ++r)
       threads.emplace_back([&, r] { EXPECT_EQ(open_nccl(id_, r, ranks, 0, all[size_t(r)]).message, ""); });
     for (std::thread& t : threads) t.join();
@@ -64,7 +64,7 @@ TEST_F(NcclTest, memory_of_the_host_is_refused) {
   Communicator comm(open(1)[0]);
   Transport pair = {};
   ASSERT_EQ(open_nccl(id_, 0, 1, 0, pair).message, "");
-  pair.ranks = 2;  // so that the communicator lets a transfer through
+  pair.ranks = 2;  // lets a transfer through the communicator's checks
   Communicator two(pair, 1);
   char x = 0;
   const Transfer one{1, 1, &x, 1};
@@ -76,7 +76,7 @@ TEST_F(NcclTest, memory_of_the_host_is_refused) {
 
 TEST_F(NcclTest, a_rank_that_never_comes_to_a_group_is_a_sentence_within_the_limit) {
   if (!calls_) GTEST_SKIP() << "the real NCCL would keep a thread of this process waiting";
-  id_[1] = std::byte{3};  // a group of its own
+  id_[1] = std::byte{3};  // a separate group
   Transport first = {};
   EXPECT_EQ(open_nccl(id_, 0, 2, 0, first, 0.3).message, "NCCL: rank 0 of 2: not all ranks came within 0.3 s");
   EXPECT_EQ(first.self, nullptr);

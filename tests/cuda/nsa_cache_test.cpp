@@ -1,5 +1,5 @@
-// The cache of native sparse attention on a GPU: a prefill, chunks and single tokens give the same compressed streams
-// and the same blocks, bit by bit, and the same results. Only the C interface: this is what its users see.
+// The cache of native sparse attention on a GPU. A prefill, chunks and single tokens give the same compressed streams
+// and the same blocks, bit for bit, and the same results. Uses only the C interface, as users do.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ constexpr char kVariant[] = "nsa d=16 gate=sigmoid l=32 n=4 phi=mean s=64 w=64";
 uint32_t state = 11;
 float drawn() { return float(int((state = state * 1664525u + 1013904223u) >> 8) % 2001 - 1000) / 500.f; }
 
-// A tensor [1, seq, heads, dim] that both sides can reach.
+// A tensor [1, seq, heads, dim] that host and GPU can access.
 template <class T>
 struct Shared {
   T* data = nullptr;
@@ -39,7 +39,7 @@ struct Shared {
   std::vector<T> all() const { return {data, data + seq * heads * dim}; }
 };
 
-// Rows of it, for one call.
+// Rows of the tensor, for one call.
 struct Piece {
   int64_t shape[4];
   attune_tensor t{};
@@ -133,7 +133,7 @@ TEST_P(NsaCacheOnGpu, prefill_chunks_and_single_tokens_agree) {
       const float error = std::fabs(number(other->out[n]) - number(whole.out[n]));
       if (!(error <= worst)) worst = error;
     }
-    EXPECT_LT(worst, 0.03f);  // sums of three branches of bf16, each rounded once: half a unit at 4 is 0.0078
+    EXPECT_LT(worst, 0.03f);  // sum of three bf16 branches, each rounded once: half an ulp at 4 is 0.0078
   }
 }
 

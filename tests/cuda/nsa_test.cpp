@@ -1,5 +1,5 @@
-// Native sparse attention's words on a GPU: what must not depend on who shares a launch. That they are right is for
-// `attune parity` to say.
+// The variants of native sparse attention on a GPU: results must not depend on what shares a launch. `attune parity`
+// checks correctness.
 #include "core/variant/nsa.h"
 #include "tests/cuda/gpu.h"
 
@@ -26,7 +26,7 @@ class NsaOnGpu : public OnGpu {
       }
     return all;
   }
-  // What queries from `first` on select when they come alone, after the tokens before them.
+  // The blocks that queries from `first` on select when run alone, after the tokens before them.
   Lists alone(Placed& on, int first, int count) {
     Problem p = on.problem();
     p.len_q = count;
@@ -87,7 +87,7 @@ TEST_F(NsaOnGpu, blocks_of_equal_scores_are_taken_from_the_lowest) {
     run(on, "sm80_select");
     const Nsa nsa = nsa_of(on.problem());
     const int t = on.problem().len_q - 1, own = t / nsa.s;
-    int first = 1;  // the first blocks of a filter that reaches back have fewer tokens, and a lower score
+    int first = 1;  // with a filter that reaches back, the first blocks have fewer tokens and a lower score
     while (nsa.first_tap(first) < 0) ++first;
     Lists want;
     for (int h = 0; h < k.extent.head; ++h) {
@@ -117,7 +117,7 @@ TEST_F(NsaOnGpu, every_run_gives_the_same_bits) {
   }
 }
 
-// A compressed token that is made alone, as a decode does every d tokens, is the one that the prefill made.
+// A token compressed alone, as decode does every d tokens, equals the one from the prefill.
 TEST_F(NsaOnGpu, a_window_alone_is_compressed_as_among_all) {
   for (const char* phi : {"mean", "conv", "mlp"}) {
     SCOPED_TRACE(phi);

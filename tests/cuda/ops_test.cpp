@@ -1,5 +1,5 @@
-// The loops of machine/tensor_ops.h on a GPU give what they give on the CPU: the same random numbers, strides of both
-// kinds, every dtype, and memory around the elements as it was.
+// The loops of machine/tensor_ops.h give the same results on a GPU as on the CPU: the same random numbers, both kinds
+// of strides, every dtype, and no write outside the elements.
 #include "machine/tensor_ops.h"
 
 #include <cmath>
@@ -10,7 +10,7 @@ using namespace attune;
 
 namespace {
 
-// A tensor on both sides.
+// A tensor on the host and on the GPU.
 struct Both {
   Owned host;
   cuda::Memory memory{};
@@ -29,7 +29,8 @@ struct Both {
     gpu.data = memory.data() + offset;
     EXPECT_EQ(cuda::copy_to(memory.data(), host.memory.data(), host.memory.size(), nullptr).message, "");
   }
-  // All that lies there, guards included, is what the host has; values up to `most` apart, relative to 1 or larger.
+  // Expects all GPU memory, including guards, to equal the host's; values may differ by `most`, relative to max(1,
+  // |x|).
   void expect_same(void* stream, double most) {
     Owned back(host.t.dtype, host.t.extent);
     back.t = host.t;
@@ -50,7 +51,7 @@ constexpr DType kFloats[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DT
 constexpr Extents kShape{2, 77, 3, 72};
 
 TEST_F(OpsOnGpu, fill_and_convert_are_the_cpus) {
-  for (const int pad : {8, 3})  // pieces of four elements, and one by one
+  for (const int pad : {8, 3})  // vectors of four elements, and single elements
     for (const DType from : kFloats)
       for (const DType to : kFloats) {
         SCOPED_TRACE(join(name(from), " to ", name(to), ", padding ", pad));

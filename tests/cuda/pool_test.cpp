@@ -1,6 +1,6 @@
-// The memory pool on a GPU: what the model of machine/pool_test.cpp stands for is here what streams really do. Every
-// buffer is filled on its stream and read back before it is freed, so one that came too early has somebody else's
-// bytes. Holds with ATTUNE_POOL=driver, the default, and with ATTUNE_POOL=attune.
+// The memory pool with real streams, which machine/pool_test.cpp only models. Every buffer is filled on its stream and
+// read back before it is freed, so a buffer that was reused too early holds foreign bytes. Passes with
+// ATTUNE_POOL=driver, the default, and with ATTUNE_POOL=attune.
 #include "machine/cuda/pool.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class GpuMemory : public OnGpu {
   }
 };
 
-// What a buffer was filled with must still be there at its end: copied to the host in the order of the stream.
+// A buffer must keep its fill value until it is freed; it is copied to the host in stream order.
 struct Checks {
   struct Copy { unsigned char* host; size_t bytes; unsigned char tag; };
   std::vector<Copy> copies{};
@@ -45,7 +45,7 @@ struct Checks {
     used += bytes;
     return cudaMemcpyAsync(copies.back().host, gpu, bytes, cudaMemcpyDeviceToHost, s) == cudaSuccess;
   }
-  int wrong() {  // after a synchronisation
+  int wrong() {  // after a synchronization
     int n = 0;
     for (const Copy& c : copies)
       n += std::any_of(c.host, c.host + c.bytes, [&](unsigned char byte) { return byte != c.tag; });
@@ -58,10 +58,10 @@ struct Buffer {
   void* data;
   size_t bytes;
   unsigned char tag;
-  size_t on;  // which stream
+  size_t on;  // index of the stream
 };
 
-// Random buffers on these streams; 0 if every one of them kept its bytes to the end.
+// Allocates random buffers on these streams; returns 0 if all of them kept their bytes to the end.
 int churn(const std::vector<cudaStream_t>& streams, unsigned seed, int steps) {
   if (cudaSetDevice(0) != cudaSuccess) return -1;
   std::mt19937 random(seed);
@@ -82,7 +82,7 @@ int churn(const std::vector<cudaStream_t>& streams, unsigned seed, int steps) {
       Buffer b{nullptr, 1 + random() % (size_t(1) << (10 + random() % 11)), static_cast<unsigned char>(random()),
                random() % streams.size()};
       wrong += !cuda::allocate(0, b.bytes, streams[b.on], b.data).ok();
-      // Twice: a neighbour that is still writing has more time to be seen.
+      // Filled twice, so that a concurrent writer has more time to show.
       for (int n = 0; n < 2; ++n) wrong += cudaMemsetAsync(b.data, b.tag, b.bytes, streams[b.on]) != cudaSuccess;
       live.push_back(b);
     } else if (!live.empty()) {
@@ -111,7 +111,7 @@ TEST_F(GpuMemory, no_buffer_loses_its_bytes_on_five_streams) {
 TEST_F(GpuMemory, no_buffer_loses_its_bytes_among_threads) {
   std::vector<cudaStream_t> streams(4);
   for (cudaStream_t& s : streams) ASSERT_EQ(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
-  streams.push_back(cudaStreamPerThread);  // another stream in every thread
+  streams.push_back(cudaStreamPerThread);  // a different stream in every thread
   std::vector<int> wrong(8);
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 8; ++t) threads.emplace_back([&, t] { wrong[t] = churn(streams, t + 10, 2000); });
@@ -162,7 +162,7 @@ TEST_F(GpuMemory, out_of_memory_is_a_sentence_and_leaves_everything_usable) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(churn({stream()}, 3, 200), 0);
   ASSERT_EQ(cuda::free(0, first, stream()).message, "");
-  // The driver holds that much now: a larger buffer fits only where that is given back first.
+  // The driver now holds that much: a larger buffer fits only if it is returned first.
   ASSERT_EQ(cuda::allocate(0, some / 8 * 6, stream(), second).message, "");
   ASSERT_EQ(cuda::free(0, second, stream()).message, "");
 }
@@ -253,7 +253,7 @@ TEST_F(GpuMemory, a_call_that_finds_no_workspace_names_its_problem_and_the_next_
   const Written expected = d.expected(stream());
   ASSERT_EQ(cuda::trim(0, 0).message, "");
   {
-    std::vector<cuda::Memory> full;  // all that is left, down to less than the driver takes at once
+    std::vector<cuda::Memory> full;  // all remaining memory, down to less than the driver's allocation granularity
     size_t some = 0, all = 0;
     ASSERT_EQ(cudaMemGetInfo(&some, &all), cudaSuccess);
     while (some >= kMiB) {
@@ -288,7 +288,7 @@ TEST_F(GpuMemory, a_captured_call_takes_its_workspace_into_the_graph) {
     d.forget(stream());
     ASSERT_EQ(cudaGraphLaunch(exec, stream()), cudaSuccess);
     EXPECT_EQ(d.out(stream()), expected);
-    EXPECT_EQ(churn({stream()}, unsigned(n), 200), 0);  // the pool is nobody's business of the graph
+    EXPECT_EQ(churn({stream()}, unsigned(n), 200), 0);  // the pool does not affect the graph
   }
   EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -306,7 +306,7 @@ TEST_F(GpuMemory, a_buffer_inside_a_capture_is_refused_and_the_capture_goes_on) 
   EXPECT_EQ(cuda::allocate(0, kMiB, stream(), inside).message, why);
   EXPECT_EQ(inside, nullptr);
   EXPECT_EQ(cuda::free(0, outside, stream()).message, why);
-  // On a stream that is not captured all goes on, whatever mode the capture has: growing and crossing too.
+  // A stream that is not captured is unaffected, whatever the capture mode, including growth and use across streams.
   EXPECT_EQ(cuda::allocate(0, 8 * kMiB, other.get(), inside).message, "");
   EXPECT_EQ(cuda::free(0, inside, other.get()).message, "");
   EXPECT_EQ(cuda::free(0, outside, other.get()).message, "");

@@ -1,6 +1,6 @@
-// A thousand runs of sm90_forward give the same bits, and two hundred of sm90_backward that are to be reproducible.
-// Which block takes which tile differs from run to run, more so beside another kernel, and nothing of a result may
-// depend on it. Results are compared on the GPU: a run costs microseconds, fetching what it wrote costs milliseconds.
+// A thousand runs of sm90_forward, and two hundred of reproducible sm90_backward, give the same bits. The assignment of
+// tiles to CTAs differs between runs, more so next to another kernel, and must not affect the result. Results are
+// compared on the GPU: a run takes microseconds, fetching its output milliseconds.
 #include "machine/cuda/events.h"
 #include "tests/cuda/differences.h"
 #include "tests/cuda/gpu.h"
@@ -23,14 +23,14 @@ class Repeats : public OnGpu {
     EXPECT_EQ(cuda::copy_from(&n, count_.data(), sizeof n, stream_.get()).message, "");
     return n;
   }
-  // Whether all runs of a line leave the same bits, beside another kernel.
+  // Checks that all runs of a line give the same bits next to another kernel.
   void same_bits(const Backend& b, const char* line, std::initializer_list<Role> roles, int runs, bool* few = nullptr);
 
   cuda::Memory count_{};
   cuda::OwnStream beside_{};
 };
 
-// The memory of an output from its first element to its last, what it held before any run, and what the first one left.
+// The memory of an output, its contents before any run, and the result of the first run.
 struct Kept {
   std::byte* data = nullptr;
   size_t bytes = 0;
@@ -64,7 +64,7 @@ void Repeats::same_bits(const Backend& b, const char* line, std::initializer_lis
   ASSERT_EQ(on.run(stream).message, "");
   for (const Kept& k : kept) k.keep(k.first, stream);
   ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
-  for (const Kept& k : kept)  // it wrote something: else runs that write nothing would be alike
+  for (const Kept& k : kept)  // guards against runs that write nothing
     ASSERT_EQ(count_differences(k.first.data(), k.before.data(), k.bytes, count(), stream).message, "");
   ASSERT_GT(counted(), 0u);
   ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
@@ -102,8 +102,8 @@ TEST_F(Repeats, one_byte_that_differs_is_found) {
   EXPECT_EQ(found(), kBytes);
 }
 
-// Counters of tiles lie in the workspace, and a launch knows its own by a tag. When that was a plain count of launches,
-// numbers and indices that the memory held before were taken for a counter, and tiles of queries were skipped.
+// Tile counters lie in the workspace, and a launch recognizes its own by a tag. When the tag was a plain launch count,
+// stale numbers and indices in that memory were mistaken for a counter, and query tiles were skipped.
 TEST_F(Repeats, no_content_of_the_workspace_is_taken_for_a_counter) {
   const Backend* b = find_backend("sm90_forward");
   if (!b || gpu_.arch != 90)
@@ -117,8 +117,8 @@ TEST_F(Repeats, no_content_of_the_workspace_is_taken_for_a_counter) {
   ASSERT_EQ(cuda::fill(count_.data(), 0, count_.bytes(), stream).message, "");
   std::vector<uint64_t> words(on.plan().workspace_bytes / 8);
   for (uint64_t launch = 0; launch < 600; ++launch) {
-    // What a counter of launch 2, 4, 6, ... would hold: one of them is the launch itself if it is counted from 1.
-    // Floats like 0.5 and 2 beside a 0 are such words.
+    // The counter values of launches 2, 4, 6, ...: one of them would match this launch if launches were counted from 1.
+    // Floats such as 0.5 and 2 next to a 0 are such words.
     std::fill(words.begin(), words.end(), 2 * launch << 24 | 7);
     ASSERT_EQ(cuda::copy_to(on.scratch(), words.data(), words.size() * 8, stream).message, "");
     ASSERT_TRUE(out.restore(stream));
@@ -129,7 +129,7 @@ TEST_F(Repeats, no_content_of_the_workspace_is_taken_for_a_counter) {
 }
 
 TEST_F(Repeats, a_thousand_runs_of_sm90_forward_give_the_same_bits) {
-  // Two to five tiles of queries for each of 132 multiprocessors, few of them, or lengths that differ.
+  // Two to five query tiles per SM on 132 SMs, fewer tiles, or varying lengths.
   constexpr const char* kLines[] = {
       "forward bf16 b1 h48/4 q1600 k1600 d64 causal",
       "forward bf16 b1 h48/4 q1600 k1600 d64 full",
@@ -163,27 +163,27 @@ TEST_F(Repeats, a_thousand_runs_of_sm90_forward_give_the_same_bits) {
     GTEST_SKIP() << "sm90_forward needs a GPU of arch 90, " << gpu_.name << " is " << gpu_.arch;
   bool few = false;
   for (const char* line : kLines) same_bits(*b, line, {Role::out, Role::lse}, 1000, &few);
-  // The lines that once hung: more query tiles than multiprocessors, of one to three key tiles each.
+  // The problems that once deadlocked: more query tiles than SMs, with one to three key tiles each.
   for (const std::string_view line : large_lines())
     if (line.starts_with("forward ")) same_bits(*b, line.data(), {Role::out, Role::lse}, 1000, &few);
   EXPECT_TRUE(few) << "no line has few tiles of queries";
 }
 
 TEST_F(Repeats, two_hundred_reproducible_runs_of_sm90_backward_give_the_same_bits) {
-  // Each query tile of dQ is added to by several key tiles.
+  // Several key tiles add to each query tile of dQ.
   constexpr const char* kLines[] = {
       "backward bf16 b1 h4/2 q700 k900 d64 causal repro=run",
       "backward bf16 b2 h2 q600 k900 d64 full repro=run",
       "backward f16 b1 h4/2 q700 k900 d128 causal repro=run",
       "backward bf16 b2 h2 q600 k800 d128 window300,100 repro=run",
-      "backward bf16 b9 h16 q300 k500 d128 causal repro=run",  // blocks that stay
+      "backward bf16 b9 h16 q300 k500 d128 causal repro=run",  // persistent CTAs
       "backward f16 b18 h8/4 q200 k300 d128 full repro=run",
       "backward bf16 b2 h20 q900 k900 d64 full repro=run",
       "backward f16 b4 h10/5 q700 k1000 d64 causal repro=run",
       "backward bf16 b8 h16 q300 k500 d64 full repro=run",
-      "backward bf16 b1 h16/2 q500 k700 d64 causal repro=run",  // heads that share keys, divided among blocks
+      "backward bf16 b1 h16/2 q500 k700 d64 causal repro=run",  // a GQA group split over CTAs
       "backward f16 b1 h16/2 q500 k700 d128 causal repro=run",
-      "backward f16 b1 h48/3 q1300 k2050 d8 causal repro=run",  // more of these than multiprocessors
+      "backward f16 b1 h48/3 q1300 k2050 d8 causal repro=run",  // more head splits than SMs
       "backward bf16 b2 h2 q600 k800 d96 causal repro=run",
       "backward f16 b1 h2 q400 k500 d192/128 causal repro=run",
       "backward bf16 b1 h2 q400 k500 d192 causal repro=run",
@@ -192,7 +192,7 @@ TEST_F(Repeats, two_hundred_reproducible_runs_of_sm90_backward_give_the_same_bit
       "backward bf16 b4 h2 q500 k500 d128 full ragged repro=batch | seed=3 drawn",
       "backward bf16 b1 h4/2 q500 k500 d64 causal softcap dropout repro=run",
       "backward bf16 b1 h4/2 q500 k500 d128 full alibi repro=run",
-      "backward bf16 b2 h4/2 q500 k500 d128 causal sink repro=run",  // and the gradients of sinks and of a bias
+      "backward bf16 b2 h4/2 q500 k500 d128 causal sink repro=run",  // plus the gradients of sinks and of a bias
       "backward f16 b2 h2 q300 k500 d256 causal sink repro=run",
       "backward bf16 b1 h4/2 q300 k500 d64 full bias repro=run",
   };

@@ -1,5 +1,5 @@
-// Ranks as threads with streams of their own on one GPU: through the GPU's memory, and through pinned memory of the
-// host as if the transport knew nothing else. One GPU shows that it is right, never that it scales.
+// Ranks as threads with separate streams on one GPU: through GPU memory, and through pinned host memory as if the
+// transport supported nothing else. One GPU proves correctness, not scaling.
 #include <map>
 
 #include "tests/cuda/gpu.h"
@@ -12,7 +12,7 @@ using RingOnGpu = OnGpu;
 
 void run_all(const Device& gpu, bool gpu_memory, bool quick) {
   int runs = 0;
-  std::map<Cut, int> lists, dilated;  // runs of each
+  std::map<Cut, int> lists, dilated;  // number of runs of each
   for (const Case& dense : ring_cases(quick)) {
     Case whole;
     ASSERT_EQ(whole_case(dense, whole).message, "");

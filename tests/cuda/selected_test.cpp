@@ -1,5 +1,5 @@
-// Selected attention on a GPU, beyond the cases that every backend is held against: group sizes, block sizes and lists
-// that the kernels treat in ways of their own, and what must be exact.
+// Selected attention on a GPU, beyond the cases for every backend: group sizes, block sizes and lists with separate
+// code paths, and results that must be exact.
 #include <cmath>
 
 #include "tests/cuda/gpu.h"
@@ -33,8 +33,8 @@ class SelectedOnGpu : public OnGpu {
   }
 };
 
-// Groups below, at and above 16 rows, and above a block; blocks that are not a tile; lists as long as the sequence, of
-// which every block has more tokens than a chunk; few tokens, whose lists are split.
+// Groups below, at and above 16 rows, and larger than a CTA; blocks that differ from a tile; lists as long as the
+// sequence, where every block has more tokens than a chunk; few tokens, with split lists.
 constexpr const char* kShapes[] = {
     "b1 h1/1 q150 k150 d64 causal : selected n=9 s=64",
     "b2 h3/1 q70 k70 d128 causal : selected n=4 s=64 | seed=2",
@@ -65,7 +65,7 @@ TEST_F(SelectedOnGpu, every_shape_agrees_with_the_reference) {
     }
 }
 
-// What the tensor cores do not take: f32, any head dim, rows anywhere.
+// Inputs that tensor cores cannot take: f32, any head dim, unaligned rows.
 TEST_F(SelectedOnGpu, f32_and_odd_rows_agree_with_the_reference) {
   for (const std::string_view pass : {"forward", "backward"})
     for (const std::string_view rest :
@@ -132,7 +132,7 @@ TEST_F(SelectedOnGpu, equal_heads_of_a_group_have_equal_results) {
     });
 }
 
-// Tokens share a block of threads and lists of key blocks, and neither shows in their bits.
+// Tokens share a CTA and lists of key blocks; neither affects their bits.
 TEST_F(SelectedOnGpu, a_sequence_has_the_same_bits_alone_and_in_company) {
   for (const std::string_view pass : {"forward", "backward"}) {
     SCOPED_TRACE(pass);

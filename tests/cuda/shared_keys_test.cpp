@@ -1,5 +1,5 @@
-// Keys and values of one head or one sequence that all see through a stride of 0: the bits are those of a call that
-// says the same in another way.
+// Keys and values broadcast over heads or sequences with a stride of 0 give the same bits as an equivalent call without
+// broadcasting.
 #include "tests/cuda/gpu.h"
 
 namespace attune {
@@ -31,7 +31,7 @@ TEST_F(SharedKeys, of_one_head_are_those_of_grouped_heads) {
 }
 
 TEST_F(SharedKeys, of_one_sequence_are_those_of_one_row_of_a_cache) {
-  Placed on("forward bf16 b3 h2 q200 k300 d128 causal | seed=2 cache shared", 0);  // all have row 1
+  Placed on("forward bf16 b3 h2 q200 k300 d128 causal | seed=2 cache shared", 0);  // all use row 1
   ASSERT_EQ(on.plan_for(*backend_, gpu_).message, "");
   const Written one_row = on.fresh(stream_.get());
   for (const Role r : {Role::k, Role::v}) {

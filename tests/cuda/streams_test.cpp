@@ -1,4 +1,4 @@
-// Many threads on many streams and GPUs at once: every result is the one that a single thread gets alone, bit for bit.
+// Many threads on many streams and GPUs at once: every result equals that of a single thread, bit for bit.
 #include <atomic>
 #include <thread>
 
@@ -8,7 +8,7 @@
 namespace attune {
 namespace {
 
-// Every result is to be reproducible: that two runs agree must not be luck.
+// All problems are reproducible, so that agreement of two runs is not luck.
 constexpr const char* kLines[] = {
     "forward bf16 b2 h4/2 q130 k257 d64 causal",
     "forward f16 b1 h4/1 q1 k4096 d128 full",
@@ -34,7 +34,7 @@ TEST_F(Streams, a_run_twice_gives_the_same_bits) {
     }
 }
 
-// repro=batch: what a sequence gets does not depend on who is beside it.
+// repro=batch: the result of a sequence does not depend on the rest of the batch.
 TEST_F(Streams, a_row_by_batch_has_the_same_bits_alone_and_in_company) {
   const char* alone = "forward bf16 b1 h8/2 q1 k700 d128 full repro=batch";
   const char* beside = "forward bf16 b5 h8/2 q1 k700 d128 full repro=batch";
@@ -43,7 +43,7 @@ TEST_F(Streams, a_row_by_batch_has_the_same_bits_alone_and_in_company) {
     Placed one(alone, 0), many(beside, 0);
     ASSERT_EQ(one.plan_for(*b, gpu_).message, "");
     ASSERT_EQ(many.plan_for(*b, gpu_).message, "");
-    // The first sequence of the many gets the inputs of the one.
+    // Copies the inputs of `one` to the first sequence of `many`.
     for (const Role r : {Role::q, Role::k, Role::v}) {
       const Tensor &from = one.args()[r], &to = many.args()[r];
       ASSERT_EQ(from.stride.head, to.stride.head);
@@ -70,7 +70,7 @@ TEST_F(Streams, many_threads_and_streams_get_what_one_gets) {
     Written alone;
   };
   constexpr int kThreads = 8, kRounds = 12;
-  std::vector<std::vector<Job>> jobs(kThreads);  // each thread has its own memory; kernels and plans are shared
+  std::vector<std::vector<Job>> jobs(kThreads);  // memory per thread; kernels and plans are shared
   for (auto& mine : jobs)
     for (const char* line : kLines)
       for (const Backend* b : takers(case_of(line).problem, gpu_)) {
@@ -115,7 +115,7 @@ TEST_F(Streams, every_gpu_gets_the_same_and_the_current_one_stays) {
     for (int n = 1; n < gpus; ++n) {
       Device other;
       ASSERT_EQ(cuda::device(n, other).message, "");
-      if (other.name != gpu_.name) continue;  // other tiles, other bits
+      if (other.name != gpu_.name) continue;  // different tiles, different bits
       cuda::OwnStream stream;
       ASSERT_EQ(stream.open(n).message, "");
       Placed there(line, n);

@@ -1,6 +1,6 @@
-// Lengths, places, pages and positions lie on the GPU, where nobody looks at them during a call. Whatever they say, a
-// kernel ends, reads nothing outside of its tensors and writes nothing but its outputs: a fault would fail everything
-// that follows. What `attune_check` says of them is here too.
+// Lengths, indices, pages and positions lie on the GPU, where a call does not check them. Whatever their values, a
+// kernel terminates, reads nothing outside its tensors and writes only its outputs; a fault would fail everything that
+// follows. Also tests what `attune_check` reports about them.
 #include <set>
 
 #include "capi/gpu_values.h"
@@ -40,7 +40,7 @@ TEST_F(WrongNumbers, neither_fault_nor_write_elsewhere) {
       if (!on.fits()) continue;
       for (const Role r : kNumbers)
         for (const int64_t value : {int64_t(INT32_MAX), int64_t(INT32_MIN), int64_t(-1), int64_t(1) << 20})
-          for (const int every : {1, 2}) {  // all of them, or each second one
+          for (const int every : {1, 2}) {  // all of them, or every second one
             const int64_t wide = r == Role::positions ? value << 31 : value;
             std::vector<int64_t> right;
             const auto wrong = [&](int64_t x, int n) { return right.push_back(x), n % every ? x : wide; };

@@ -1,5 +1,5 @@
-// A problem of the kernels of sm90/backward/kernel.h, with what attention in double says to it, and the shapes that are
-// compiled (backward.sm90.d*.cu).
+// A problem for the kernels of sm90/backward/kernel.h with its solution from attention in double, and the
+// configurations that are compiled (sm90/backward/instances/).
 #pragma once
 #include <gtest/gtest.h>
 
@@ -9,40 +9,43 @@
 
 namespace attune::sm90 {
 
-alignas(1024) inline char memory[1];  // the kernel's name for shared memory: its address is 0 (barrier.h)
+alignas(1024) inline char memory[1];  // the kernel's symbol for shared memory: its address is 0 (barrier.h)
 
 struct Asked {
   int batch, heads, heads_kv, parts, rows, keys, dim;
   Mask mask{};
   bool bhsd = false;
   int section = 1;
-  int blocks = 0;  // that stay; 0: one for each tile of keys
-  int ready = 0;   // heads that are prepared; 0: all
-  enum { none, large_logits, d_lse } late = none;  // what the others have: logits of 2^26; or all: a gradient of lse
-  int divided = 0, pieces = 1;            // the first tiles of keys, with a full mask the last
-  int block_q = 0;                        // queries of a list's blocks, which have 128 keys; 0: no list
-  double density = 0.5;                   // of the list
-  int most_entries = INT32_MAX;           // tiles with more are begun first; every third has all, unless none can be
+  int blocks = 0;  // persistent CTAs; 0: one CTA per key tile
+  int ready = 0;   // heads already preprocessed; 0: all
+  // large_logits: later heads have logits of 2^26. d_lse: all heads have a gradient of lse.
+  enum { none, large_logits, d_lse } late = none;
+  // Number of split key tiles (the first ones; with a full mask, the last), and the query splits of each.
+  int divided = 0, pieces = 1;
+  int block_q = 0;       // queries per block of the block list, whose blocks have 128 keys; 0: no list
+  double density = 0.5;  // of the block list
+  // Tiles with more entries start first; every third tile has all blocks, unless this is INT32_MAX.
+  int most_entries = INT32_MAX;
 };
 
 template <class C>
 struct Call {
   using T = typename C::T;
-  static constexpr int kMore = 8;  // columns behind those of a head, which nobody reads or writes
+  static constexpr int kMore = 8;  // extra columns behind each head, never read or written
   const Asked w;
   const int pitch = w.dim + kMore, tiles = int(ceil_div(w.keys, C::kTileK));
   const int padded = int(round_up(C::kTransposed ? w.rows + C::kTileQ : w.rows, 128));
   const double scale = 1 / std::sqrt(double(w.dim));
   const int ready = w.ready ? w.ready : w.batch * w.heads;
   std::vector<T> q, d_out, k, v, dk, dv, out;
-  std::vector<float> lse, d_lse;             // [batch][head][row], with more between heads; [batch][row][head]
+  std::vector<float> lse, d_lse;             // [batch][head][row], padded between heads; [batch][row][head]
   std::vector<double> want_dq, want_dk, want_dv;
   std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
   std::vector<float4> parts;
   std::vector<int> tickets;
   const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
   std::vector<int32_t> list_begin, list_row;  // [batch][head][key blocks + 1]; query blocks
-  std::vector<KeyTile> table;                 // of one head of keys
+  std::vector<KeyTile> table;                 // of one KV head
 
   bool is_listed(int b, int h, int i, int j) const {
     if (w.block_q == 0) return true;
@@ -57,7 +60,7 @@ struct Call {
         list_begin.push_back(int32_t(list_row.size()));
         for (int block = 0; block * w.block_q < w.rows; ++block)
           if (taken(random) || (w.most_entries < INT32_MAX && tile % 3 == 1)) list_row.push_back(block);
-        if (w.most_entries == INT32_MAX)  // what is no block counts for nothing
+        if (w.most_entries == INT32_MAX)  // invalid entries, which must be ignored
           for (const int none : {INT32_MIN, -(1 << 24), -1, 1000, 1 << 24, INT32_MAX}) list_row.push_back(none);
       }
       list_begin.push_back(int32_t(list_row.size()));
@@ -79,7 +82,7 @@ struct Call {
     q = filled(w.rows, w.heads, random), d_out = filled(w.rows, w.heads, random);
     k = filled(w.keys, w.heads_kv, random), v = filled(w.keys, w.heads_kv, random);
     if (w.block_q) make_list(random);
-    if (w.late == Asked::large_logits)  // batches are one, and heads share no keys
+    if (w.late == Asked::large_logits)  // requires batch 1 and no GQA
       for (int h = ready; h < w.heads; ++h) enlarge(q, w.rows, h), enlarge(k, w.keys, h);
     out.assign(q.size(), T(NAN)), lse.assign(size_t(w.batch * w.heads * line()), NAN);
     d_lse.resize(size_t(w.batch * w.rows * w.heads));
@@ -92,16 +95,16 @@ struct Call {
     parts.assign(size_t(key_part(C::kDim, int64_t(w.batch) * w.heads_kv * w.parts * tiles, 0, false)),
                  {NAN, NAN, NAN, NAN});
     for (size_t n = 0; n < all; ++n) stats[stat(n, 0)] = INFINITY;
-    const size_t late = size_t(ready) * size_t(padded);  // as memory is that nobody has prepared
+    const size_t late = size_t(ready) * size_t(padded);  // unprepared memory holds NaN
     std::fill(stats.begin() + long(2 * late), stats.end(), NAN);
     std::fill(sums.begin() + long(late * C::kDqPitch), sums.end(), NAN);
     if (C::kDeterministic && every_query_sees(key_tile_of({.len_q = w.rows, .len_k = w.keys, .band = band}, 0)))
-      std::fill(sums.begin(), sums.end(), NAN);  // nor has it been cleared
+      std::fill(sums.begin(), sums.end(), NAN);  // and dQ is not cleared either
     for (int b = 0; b < w.batch; ++b)
       for (int h = 0; h < w.heads; ++h)
         for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
   }
-  int line() const { return w.rows + 5; }  // of lse
+  int line() const { return w.rows + 5; }  // row pitch of lse
   void enlarge(std::vector<T>& t, int rows, int head) const {
     for (int i = 0; i < rows; ++i)
       for (int d = 0; d < w.dim; ++d) {
@@ -109,12 +112,12 @@ struct Call {
         x = T(float(x) * 0x1p13f);
       }
   }
-  // In the other order than the other tensors.
+  // out has the opposite axis order to the other tensors.
   size_t place_of_out(int batch, int row, int head) const {
     const int at = w.bhsd ? row * w.heads + head : head * w.rows + row;
     return size_t(batch * w.rows * w.heads + at) * size_t(pitch);
   }
-  // Of a row its log-sum-exp or delta.
+  // Index of a row's log-sum-exp or delta.
   static size_t stat(size_t row, size_t which) {
     return C::kTransposed ? row / 2 * 4 + which * 2 + row % 2 : row * 2 + which;
   }
@@ -152,7 +155,7 @@ struct Call {
       }
     }
   }
-  // In a fixed order blocks wait for those before them, which have the keys behind theirs.
+  // Deterministic CTAs wait for the CTAs before them, which own the keys behind theirs.
   void make_table() {
     for (int b = 0; b < w.batch; ++b)
       for (int n = 0; n < tiles; ++n) {
@@ -186,7 +189,7 @@ struct Call {
                .box = 2 * C::kTileQ, .line = true};
     x.dk = map(dk, w.keys, w.heads_kv, 16), x.dv = map(dv, w.keys, w.heads_kv, 16);
     x.scale2 = float(scale) * kLog2e, x.kept = 1;
-    x.scale_k = C::kParts ? NAN : float(scale);  // of parts the kernel behind has it
+    x.scale_k = C::kParts ? NAN : float(scale);  // with head splits, the combine kernel applies the scale
     x.rows = w.rows, x.keys = w.keys, x.heads = w.heads, x.low = all.low, x.high = all.high;
     x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
@@ -221,14 +224,14 @@ struct Call {
       x.blocks = {w.block_q, C::kTileK, int(list_row.size())}, x.most_entries = w.most_entries;
     }
     const int blocks = w.blocks ? w.blocks : x.tiles * x.units;
-    emulated::gpu.taints = C::kIndependent;  // its first product of dQ is of whatever is there
+    emulated::gpu.taints = C::kIndependent;  // its first dQ product reads uninitialized memory
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
     emulated::gpu.taints = false;
-    // Tiles, in no order but the first of a block, and an end for each block.
+    // All tiles, in any order except for the first of each CTA, plus one end marker per CTA.
     const int works = x.tiles * x.units + w.divided * (w.pieces - 1);
     EXPECT_EQ(counts[0], C::kPersistent ? works + (C::kDeterministic ? blocks : 0) : 0);
     EXPECT_EQ(std::count(left.begin(), left.end(), w.pieces), w.divided * kPartWarps);
-    const int idle = C::kWalks ? 2 : 3;  // warps of a block, and an end for each
+    const int idle = C::kWalks ? 2 : 3;  // idle warps per CTA, each of which takes one end marker
     EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + idle * blocks : 0);
     for (int head = 0; head < w.batch * w.heads; ++head)
       EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
@@ -239,7 +242,7 @@ struct Call {
                            .dv = tensor(dv)};
     return emulated::launch(joined_blocks(y, w.batch), kPartWarps * 32, seed, [&] { key_parts_kernel<T>(y); });
   }
-  // Of the size of what is wanted; infinite where a column behind a head was written.
+  // Error relative to the norm of `wanted`; infinite if a column behind a head was written.
   double error(const std::vector<double>& wanted, const std::function<float(size_t)>& got) const {
     double off = 0, size = 0;
     for (size_t n = 0; n < wanted.size(); ++n) {
@@ -252,7 +255,7 @@ struct Call {
   double error_of_keys(const std::vector<double>& wanted, const std::vector<T>& got) const {
     return error(wanted, [&](size_t n) { return float(got[n]); });
   }
-  // Of a query's column among the sums of a head: in fragments of 16 x 8, turned of 8 x 16.
+  // Index of element (i, d) among the dQ sums of a head: fragments of 16 x 8, or of 8 x 16 if transposed.
   size_t sum_of(int i, int d) const {
     if constexpr (C::kTransposed)
       return size_t(TransposedTile{padded}.fragment(i, d) + (d % 8 * 4 + i % 8 / 2) * 4 + d % 16 / 8 * 2 + i % 2);

@@ -1,4 +1,4 @@
-// The words of CUDA that kernels use.
+// The CUDA built-ins that the kernels use.
 #pragma once
 #include "tests/emulated/gpu.h"
 
@@ -61,7 +61,7 @@ inline float __fmul_rd(float a, float b) {
 }
 inline float __fdividef(float a, float b) { return a / b; }
 namespace attune::emulated { inline float log2_of(float x) { return std::log2(x); } }
-#define __log2f attune::emulated::log2_of  // glibc has one of that name
+#define __log2f attune::emulated::log2_of  // glibc has a function of that name
 template <class T>
 T __ldcg(const T* from) { return *from; }
 inline void* __cvta_shared_to_generic(uint32_t address) { return attune::emulated::shared(address); }

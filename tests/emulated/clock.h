@@ -1,9 +1,9 @@
-// What happens before what in a block, and who has read and written shared memory: a read or a write that no arrival
-// and no wait puts behind the write before it, or a write behind a read, is found whatever the pace at which it came.
+// Happens-before order within a CTA, and the reads and writes of shared memory. It detects a read or write that no
+// arrival and wait order after the previous write, or a write not ordered after a read, independent of the schedule.
 //
-// An agent is a warp, or an mbarrier with the copies that complete on it. A warp's clock holds how far each agent was
-// when the warp last heard of it, by way of whom ever: an arrival leaves the clock at the barrier, a wait takes it up.
-// Lanes of a warp are one agent: those that come apart are left to the schedules.
+// An agent is a warp, or an mbarrier with the copies that complete on it. A warp's clock holds the latest time of each
+// agent that the warp has synchronized with, directly or indirectly: an arrival leaves the clock at the barrier, a wait
+// joins it. The lanes of a warp are one agent; divergence within a warp is left to the schedules.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -24,21 +24,21 @@ struct Clock {
   }
 };
 
-// 16 bytes of shared memory. A stamp of 0: never.
+// 16 bytes of shared memory. A stamp of 0 means never.
 struct Piece {
-  static constexpr uint32_t kPending = ~0u;  // a product or a bulk store that has not been waited for
-  uint32_t writer = 0, written = 0;          // agent, and its clock
-  bool generic = false;                      // written by threads, for which the async proxy needs a fence
+  static constexpr uint32_t kPending = ~0u;  // a product or bulk store that has not been waited for
+  uint32_t writer = 0, written = 0;          // agent, and its time
+  bool generic = false;                      // written by threads: the async proxy needs a fence
   uint32_t read[kWarps] = {};                // by threads, or by products that have been waited for
   uint32_t sent[kWarps] = {};                // by bulk stores
-  uint32_t spoiled = 0;                      // a bit for each warp: it was overwritten under a pending product
+  uint32_t spoiled = 0;                      // one bit per warp: overwritten under a pending product
 };
 
-// Of a block. Each call says what is wrong, or nothing.
+// Shared memory of one CTA. Each call returns an error message, or an empty one.
 struct Shadow {
   std::vector<Piece> pieces{size_t(kSharedBytes / 16)};
-  uint32_t published[kWarps] = {};  // the last fence of each warp
-  bool taints = false;              // products that race have no numbers for sums, and are not wrong by themselves
+  uint32_t published[kWarps] = {};  // time of each warp's last fence
+  bool taints = false;              // racing products give NaN sums instead of an error
 
   static std::string place(uint32_t address) { return " at byte " + std::to_string(address / 16 * 16); }
 
@@ -64,13 +64,13 @@ struct Shadow {
     }
     return {};
   }
-  // The warp that is in the way.
+  // The conflicting warp.
   std::string of(const Piece& p, const Clock& now) const {
     for (uint32_t w = 0; w < kWarps; ++w)
       if (p.read[w] > now.at[w] || p.sent[w] > now.at[w]) return " (warp " + std::to_string(w) + ")";
     return p.writer < kWarps ? " (warp " + std::to_string(p.writer) + ")" : "";
   }
-  // `async`: by a product or a bulk store.
+  // `async`: read by a product or a bulk store.
   std::string unseen(const Piece& p, uint32_t address, const Clock& now, bool async) const {
     if (p.written > now.at[p.writer])
       return (p.writer < kWarps ? "reads what another warp writes" + place(address) + of(p, now)

@@ -1,12 +1,12 @@
-// Every number of key tiles that a ring of stages tells apart, with every number of query tiles that a grid does, under
-// masks and at schedules that take turns.
+// Every number of key tiles that matters to a ring of stages, with every number of query tiles that matters to a grid,
+// under alternating masks and schedules.
 #pragma once
 #include "tests/emulated/forward_problem.h"
 
 namespace attune::sm90 {
 
 struct Tiles { int count, blocks; };
-// Below the grid, as many as it has blocks, above it, and several a block.
+// Fewer tiles than CTAs, as many, more, and several per CTA.
 inline constexpr Tiles kTiles[] = {{1, 2}, {2, 2}, {3, 2}, {5, 1}};
 
 template <class C>
@@ -17,9 +17,9 @@ std::vector<int> key_tiles() {
   while (all.front() < 1) all.erase(all.begin());
   return all;
 }
-enum class Sees { all, causal, window, nothing };  // nothing: some rows, and some tiles
+enum class Sees { all, causal, window, nothing };  // nothing: some rows and some tiles see no key
 
-// With the query tiles of one head, or of as many heads of one.
+// The query tiles belong to one head, or to as many heads with one tile each.
 template <class C>
 Asked asked(int keys, Tiles tiles, Sees sees, bool by_heads) {
   Asked w{};
@@ -33,7 +33,7 @@ Asked asked(int keys, Tiles tiles, Sees sees, bool by_heads) {
   return w;
 }
 
-// Of a kernel: launches that are right, whatever their schedule.
+// Expects correct results from all launches of a kernel, under any schedule.
 template <class C, class Change>
 void expect_matrix(unsigned& number, Change change, int every = 7) {
   for (const int keys : key_tiles<C>())

@@ -1,4 +1,4 @@
-// A problem of the kernels of sm90/forward/kernel.h, with what attention in double says to it.
+// A problem for the kernels of sm90/forward/kernel.h, with its solution from attention in double.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -10,20 +10,20 @@ namespace attune::sm90 {
 
 struct Asked {
   int heads, heads_per_key, rows, keys, left, right;
-  int blocks;  // of the launch
+  int blocks;  // CTAs of the launch
   bool bhsd = false, sinks = false;
-  int larger = 1;      // q, so that maxima move
-  bool fixed = false;  // tiles that are all alike, without a counter
-  bool f32 = false;   // out in f32, of kernels that have either
-  int share = 0;       // key tiles of a block, where blocks share all query tiles
+  int larger = 1;      // scales q, so that the row maxima move
+  bool fixed = false;  // uniform tiles, without a counter
+  bool f32 = false;    // out in f32, for kernels that support both
+  int share = 0;       // key tiles per CTA, if stream-K divides all query tiles
   float cap = 0;
-  Blocks size{};              // of a list; 0: none
-  std::vector<int> counts{};  // its key blocks, of one row of blocks after the other
-  bool ahead = false;         // blocks begin before the table is there
-  bool accumulate = false;    // in f32, with the rows that are there
-  int behind = 0;             // with lists: rows of the tensors behind the keys, which are no numbers
+  Blocks size{};              // of the block list; 0: none
+  std::vector<int> counts{};  // number of key blocks per row of blocks
+  bool ahead = false;         // CTAs start before the tile table is ready
+  bool accumulate = false;    // in f32, merging with the rows already there
+  int behind = 0;             // with lists: NaN rows behind the keys
 };
-inline constexpr int kAll = 1 << 28;  // a side without end
+inline constexpr int kAll = 1 << 28;  // unlimited
 
 template <class C>
 struct Call {
@@ -38,7 +38,7 @@ struct Call {
   std::vector<QueryTile> table;
   int table_tiles = 0;
   StreamK stream_k{};
-  unsigned long long counters[2] = {0x1234567890, 77};  // of any content
+  unsigned long long counters[2] = {0x1234567890, 77};  // arbitrary contents
 
   static size_t size(int heads, int rows, int dim) { return size_t(heads) * size_t(rows) * size_t(dim); }
   size_t place(int head, int row, int heads, int rows, int dim) const {
@@ -75,7 +75,7 @@ struct Call {
       parts.resize(size_t(stream_k.tiles + w.blocks) * size_t(C::kTileQ / 16 * part_size(kDimV)), {NAN, NAN, NAN, NAN});
     }
   }
-  // Keys of a row of blocks: as many as `counts` has it, any of them.
+  // Random key blocks per row of blocks, as many as `counts` states.
   void make_lists() {
     const int row_blocks = int(ceil_div(w.rows, w.size.q)), key_blocks = int(ceil_div(w.keys, w.size.k));
     size_t next = 0;
@@ -171,7 +171,7 @@ struct Call {
         return std::string("barrier \"") + one.name + "\" " + std::to_string((int(at) - one.begin) / 8);
     return "barrier " + std::to_string(at);
   }
-  // What the kernel behind it does: parts of a query tile become out and lse.
+  // The job of the combine kernel: merges the parts of a query tile into out and lse.
   void join() {
     for (int tile = 0; tile < stream_k.tiles; ++tile)
       for (int r = 0; r < C::kTileQ; ++r) {
@@ -200,7 +200,7 @@ struct Call {
         lse[size_t(head) * size_t(w.rows) + size_t(i)] = float((double(top) + std::log2(sum)) * double(kLn2));
       }
   }
-  // The largest error of out and lse, of every so many rows.
+  // The largest error of out and lse, sampled over rows and heads.
   double error(int every = 1, int every_head = 1) {
     double worst = 0;
     std::vector<double> weight(size_t(w.keys));
@@ -258,7 +258,7 @@ void expect_right(const Asked& w, const emulated::Schedule& schedule, int every 
   ASSERT_EQ(call.run(schedule), "");
   EXPECT_LT(call.error(every), 0.02);
   const bool counted = !w.fixed && !w.share && call.tiles_of_head() * w.heads > 2 * w.blocks;
-  EXPECT_EQ(call.counters[0], counted ? 0u : 0x1234567890);  // left for a graph's replay, or as it was
+  EXPECT_EQ(call.counters[0], counted ? 0u : 0x1234567890);  // reset for a graph replay, or unchanged
 }
 template <class C>
 void expect_right(const Asked& w, unsigned seed) {

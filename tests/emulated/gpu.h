@@ -1,13 +1,13 @@
-// A Hopper GPU for the code of a kernel, on a CPU: every thread of a block is a fiber with its own stack, warps move
-// and copies land as a schedule has it (schedule.h), and products read shared memory when they are waited for. What it
-// finds is a sentence that names the block and the warp:
-//   all stand still; a barrier with too many arrivals, with bytes that nobody expects, or that is left with some;
-//   a wait that passes on a phase that the thread has waited for before, or two phases late;
-//   a read or a write of shared memory that no barrier orders, or before it is there (clock.h);
-//   a block that ends before its copies; a named barrier with more threads than its count, or with two counts.
-// What it does not have: memory order among threads, registers, time.
+// Emulates a Hopper GPU on a CPU, for kernel code. Every thread of a CTA is a fiber with its own stack. Warps advance
+// and copies land in the order of a schedule (schedule.h), and products read shared memory when they are waited for.
+// Errors are sentences that name the CTA and the warp:
+//   a deadlock; a barrier with too many arrivals, with unexpected bytes, or left with pending ones;
+//   a wait that passes on a phase that the thread has already waited for, or two phases late;
+//   an access to shared memory that no barrier orders, or before the data has arrived (clock.h);
+//   a CTA that ends before its copies; a named barrier with too many threads, or with two counts.
+// Not emulated: memory order among threads, registers, time.
 //
-// The headers in include/ stand in for cuda.h and those of machine/ that are made of PTX.
+// The headers in include/ replace cuda.h and the headers of machine/ that consist of PTX.
 #pragma once
 #include <ucontext.h>
 
@@ -37,12 +37,12 @@ inline constexpr int kStack = 64 * 1024;
 
 struct Barrier {
   int arrivals = 0, missing = 0, bytes = 0;
-  unsigned phase = 0;        // how many have completed
-  unsigned loaded = 0;       // up to which of them copies have been issued
-  uint32_t agent = 0;        // in a clock
-  Clock gathered{}, given{};  // of those that have arrived; of the phases that have completed
+  unsigned phase = 0;         // completed phases
+  unsigned loaded = 0;        // last phase for which copies have been issued
+  uint32_t agent = 0;         // index in a clock
+  Clock gathered{}, given{};  // of the arrivals so far; of the completed phases
 };
-// What the lanes of a warp, or threads of a named barrier, do together: who comes last lets all go on.
+// A rendezvous of the lanes of a warp or the threads of a named barrier: the last to arrive releases all.
 struct Meeting { int there = 0; unsigned round = 0; };
 struct Named : Meeting {
   int threads = 0;
@@ -52,12 +52,12 @@ struct Named : Meeting {
 struct Warp : Meeting {
   uint32_t said[2][32][4] = {};
   Clock clock{};
-  bool weighed = false;           // a product by numbers in registers has been issued
-  unsigned seen[kBarriers] = {};  // phases of each barrier when one of its lanes last waited for it
+  bool weighed = false;           // a product with A in registers has been issued
+  unsigned seen[kBarriers] = {};  // phase of each barrier when one of its lanes last waited for it
 };
 struct Thread;
 struct Block {
-  unsigned number = 0, place = 0;  // of the grid, and of those that run together
+  unsigned number = 0, place = 0;  // index in the grid, and among the resident CTAs
   int threads = 0, alive = 0;
   char* shared = nullptr;
   std::map<uint32_t, Barrier> barriers{};
@@ -67,16 +67,16 @@ struct Block {
   Shadow shadow{};
 };
 struct Range { uint32_t address; int bytes; };
-// A product of a warp, as one lane has issued it; it is computed for all of them when they are waited for.
+// A warp's product as issued by one lane; computed for all lanes when they wait for it.
 struct Issued {
   float* to = nullptr;
   void (*run)(Block&, int warp, Issued* const (&of_lanes)[32]) = nullptr;
   uint32_t a = 0, b = 0;
-  bool add = false, weighs = false;  // weighs: by numbers in registers
-  bool idle = false;                 // nothing of it is kept
-  bool tainted = false;              // it reads what another warp writes: its sums are no numbers
-  float rows[2][16] = {};       // a, where it is in registers
-  std::vector<float> before{};  // sums, which are no numbers until the product has been waited for
+  bool add = false, weighs = false;  // weighs: A is in registers
+  bool idle = false;                 // its result is discarded
+  bool tainted = false;              // reads what another warp writes: its sums are NaN
+  float rows[2][16] = {};            // A, if in registers
+  std::vector<float> before{};       // accumulators; NaN until the product has been waited for
 };
 struct Thread {
   ucontext_t context{};
@@ -84,19 +84,19 @@ struct Thread {
   Block* block = nullptr;
   unsigned number = 0;
   bool done = false;
-  const char* waits = "";                      // for what
-  uint32_t barrier = 0, parity = 0;            // where that is one
-  std::function<bool()> ready{};               // empty: it waits for nothing
-  uint64_t asked = ~0ull;                      // events when it last asked for a count
-  unsigned seen[kBarriers] = {};               // phases of each barrier when it last waited for it
-  int unread = 0, unwritten = 0;               // bulk stores that have not read shared memory yet; or written
-  std::vector<Range> sent{};                   // what they read, until they are waited for
-  std::vector<Issued> open{};                  // products that are not in a group yet
+  const char* waits = "";            // reason
+  uint32_t barrier = 0, parity = 0;  // if it waits for an mbarrier
+  std::function<bool()> ready{};     // empty: not waiting
+  uint64_t asked = ~0ull;            // events when it last polled a counter
+  unsigned seen[kBarriers] = {};     // phase of each barrier when it last waited for it
+  int unread = 0, unwritten = 0;     // bulk stores that have not read shared memory yet; not written yet
+  std::vector<Range> sent{};         // ranges they read, until waited for
+  std::vector<Issued> open{};        // products not committed to a group yet
   std::vector<std::vector<Issued>> groups{};
 };
-struct Copy { int delay; Block* into; std::function<void()> land; };  // into: null for what leaves shared memory
+struct Copy { int delay; Block* into; std::function<void()> land; };  // into: null for copies out of shared memory
 
-// One at a time.
+// The emulated GPU; there is only one.
 struct Gpu {
   std::mt19937 random{1};
   Schedule schedule{};
@@ -104,16 +104,16 @@ struct Gpu {
   Thread* now = nullptr;
   ucontext_t scheduler{};
   std::vector<Copy> copies;
-  std::vector<int> rank;   // of warps, of all blocks
-  int lowest = 0;          // rank so far
-  unsigned change = 64;    // how seldom one falls to it
-  bool phases_once = false;  // no thread waits for a phase twice: then one that seems to has taken it for the next
-  uint64_t events = 0;     // what others may wait for
-  bool taints = false;     // products whose sums nobody keeps may race: a kernel's first, of whatever is there
-  std::string wrong;       // the first thing that may not be
-  int64_t products = 0;    // groups of them, of all threads
-  std::function<void(const char* data, int row, int head, int batch)> loads{};  // told of each tile, if not empty
-  std::function<std::string(uint32_t barrier)> barrier_name{};                  // for sentences; may be empty
+  std::vector<int> rank;      // of the warps of all CTAs
+  int lowest = 0;             // lowest rank so far
+  unsigned change = 64;       // inverse probability that a warp drops to it
+  bool phases_once = false;   // threads wait once per phase: a repeated wait is an error
+  uint64_t events = 0;        // changes that others may wait for
+  bool taints = false;        // racing products are allowed if their sums are discarded
+  std::string wrong;          // the first error
+  int64_t products = 0;       // product groups of all threads
+  std::function<void(const char* data, int row, int head, int batch)> loads{};  // called for each loaded tile, if set
+  std::function<std::string(uint32_t barrier)> barrier_name{};                  // for messages; may be empty
 };
 inline Gpu gpu;
 
@@ -131,7 +131,7 @@ inline int lane() { return int(gpu.now->number % 32); }
 inline Warp& my_warp() { return gpu.now->block->warps[gpu.now->number / 32]; }
 inline Clock& my_clock() { return my_warp().clock; }
 inline uint32_t my_time() { return my_clock().at[gpu.now->number / 32]; }
-// What this warp knows, for others; what it does from now on they do not know.
+// Publishes this warp's clock to others; later operations get a new time.
 inline void tell_clock(Clock& to) { to.join(my_clock()), ++my_clock().at[gpu.now->number / 32]; }
 
 inline void to_scheduler() {
@@ -139,13 +139,13 @@ inline void to_scheduler() {
   swapcontext(&me.context, &gpu.scheduler);
   me.ready = nullptr;
 }
-// Others may move here.
+// A point where other threads may run.
 inline void pause() {
   if (gpu.random() % (gpu.schedule.pace == Pace::random ? 16 : 4)) return;
   gpu.now->waits = "its turn";
   to_scheduler();
 }
-// `crossing`: what lanes of one warp do together is none.
+// `crossing`: false for operations among the lanes of one warp.
 inline void wait_until(const char* what, std::function<bool()> ready, bool crossing = true) {
   const bool random = gpu.schedule.pace == Pace::random || !crossing;
   if (crossing && gpu.schedule.pace == Pace::ranked && gpu.random() % gpu.change == 0)
@@ -154,7 +154,7 @@ inline void wait_until(const char* what, std::function<bool()> ready, bool cross
   gpu.now->waits = what, gpu.now->ready = std::move(ready);
   to_scheduler();
 }
-// True for the last to come.
+// True for the last to arrive.
 inline bool meet(Warp& m) {
   const unsigned round = m.round;
   if (++m.there == 32) {
@@ -184,7 +184,7 @@ inline void meet_named(int number, int threads, const char* what, bool persist =
     my_clock().join(m.given);
   }
 }
-// What each lane says, for all of them.
+// Exchanges one value per lane within the warp.
 inline auto tell(const uint32_t* what, int count) -> uint32_t (*)[4] {
   Warp& warp = my_warp();
   auto* const said = warp.said[warp.round & 1];
@@ -223,8 +223,8 @@ inline void arrive_at(uint32_t address, int bytes = 0) {
     may_not_be("one arrival too many at " + name_of(address) + " in phase " + std::to_string(b.phase));
   settle(b);
 }
-// By parity. A phase is taken for the one before it where the barrier is two behind, and for the one after where it is
-// two ahead: neither may be. A thread that has never waited passes on the phase before the first.
+// Waits by parity. If the barrier is two phases behind, the wait passes on the previous phase; if two ahead, on the
+// next; both are errors. A thread that has never waited passes on the phase before the first.
 inline void wait_at(uint32_t address, uint32_t parity) {
   Barrier* const b = &barrier_at(*gpu.now->block, address);
   Thread& me = *gpu.now;
@@ -241,7 +241,7 @@ inline void wait_at(uint32_t address, uint32_t parity) {
   my_clock().join(b->given);
 }
 
-// What threads read and write, in 16-byte pieces.
+// Checks of thread accesses, in 16-byte pieces.
 inline void check(const std::string& what) {
   if (!what.empty()) may_not_be(what);
 }
@@ -256,18 +256,18 @@ inline void reads_shared(uint32_t address, int bytes) {
 inline void writes_shared(uint32_t address, int bytes) {
   check(gpu.now->block->shadow.write(address, bytes, my_clock(), gpu.now->number / 32, my_time()));
 }
-// Which of them a fence hands to the async proxy.
+// A fence publishes this warp's writes to the async proxy.
 inline void publish() {
   const uint32_t warp = gpu.now->number / 32;
   gpu.now->block->shadow.published[warp] = my_clock().at[warp]++;
 }
 
 inline void land_later(int most, Block* into, std::function<void()> land) {
-  // Now and then one is later than everything.
+  // Occasionally one copy is later than all others.
   const int delay = gpu.random() % 64 == 0 ? 20 * most : int(gpu.random() % unsigned(most));
   gpu.copies.push_back({delay, into, std::move(land)});
 }
-// A copy of `bytes` to shared memory, which completes on a barrier.
+// A copy of `bytes` to shared memory that completes on a barrier.
 template <class Write>
 void load_later(uint32_t to, int bytes, uint32_t barrier, Write write) {
   pause();
@@ -286,7 +286,7 @@ void load_later(uint32_t to, int bytes, uint32_t barrier, Write write) {
     settle(b);
   });
 }
-// A bulk store of this thread reads shared memory some time, and writes what it has read some time after.
+// A bulk store of this thread: it reads shared memory after a delay, and writes the data after another.
 template <class Write>
 void store_later(uint32_t from, int bytes, Write write) {
   pause();

@@ -1,5 +1,5 @@
-// The emulator itself: each thing that it finds, in a kernel of a few lines that does it, at every kind of schedule;
-// and that the same kernel without it is let pass.
+// Tests of the emulator: a kernel of a few lines for each error it detects, at every kind of schedule. The same kernel
+// without the error must pass.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
@@ -14,11 +14,11 @@ namespace {
 
 constexpr uint32_t kTile = 0, kFull = 32768, kEmpty = kFull + 8;
 
-// A warp that loads a tile of 64 x 64 again and again, and a warpgroup that multiplies it by itself; what is left out.
+// A warp that repeatedly loads a 64 x 64 tile, and a warpgroup that multiplies it by itself; flags omit single steps.
 struct Ring {
   bool waits_empty = true, waits_full = true, waits_product = true, gives_back = true, expects = true;
-  int twice = -1;      // in this round it gives back twice
-  int more_loads = 0;  // behind the last round
+  int twice = -1;      // round in which it releases the stage twice
+  int more_loads = 0;  // loads after the last round
   int rounds = 4;
 
   std::string run(const emulated::Schedule& schedule) const {
@@ -54,7 +54,7 @@ struct Ring {
   }
 };
 
-// Found at every schedule, as one of these sentences.
+// Expects one of these messages at every schedule.
 template <class Kernel>
 void expect_found(const Kernel& kernel, const std::vector<std::string>& sentences) {
   for (unsigned n = 0; n < 20; ++n) {
@@ -95,7 +95,7 @@ TEST(Emulated, a_block_that_ends_before_its_copies) {
   expect_found(Ring{.waits_empty = false, .more_loads = 1, .rounds = 0}, {"before a copy to it"});
 }
 
-// A warp that writes to shared memory what a bulk store takes to memory, again and again.
+// A warp that repeatedly writes shared memory for a bulk store to global memory.
 struct Store {
   bool publishes = true, waits_read = true, waits_end = true;
 
@@ -128,10 +128,10 @@ TEST(Emulated, a_thread_that_ends_before_its_store_has_read) {
     const std::string got = Store{.waits_end = false}.run(emulated::Schedule::number(n));
     found += got.find("ends before a bulk") != got.npos;
   }
-  EXPECT_GT(found, 5);  // where copies land at once it has
+  EXPECT_GT(found, 5);  // at schedules where copies land at once
 }
 
-// What two warps tell each other through shared memory, by named barriers.
+// Two warps that communicate through shared memory with named barriers.
 struct Named {
   int first = 64, second = 64;
   bool meets = true, again = false;
@@ -162,7 +162,7 @@ TEST(Emulated, what_another_warp_has_written_without_word_of_it) {
   EXPECT_EQ(found, 20);
 }
 
-// One that takes a phase for the one two before it: it passes over the second phase, and comes to the third too early.
+// A warp that confuses a phase with the one two before it: it skips the second phase and reaches the third too early.
 struct Phases {
   bool early = true;
 

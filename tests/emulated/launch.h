@@ -1,4 +1,4 @@
-// Runs the blocks of a kernel, as a schedule has it.
+// Runs the CTAs of a kernel under a schedule.
 #pragma once
 #include "tests/emulated/gpu.h"
 
@@ -6,16 +6,16 @@ namespace attune::emulated {
 
 struct Grid {
   int blocks = 1, threads = 128;
-  // Of a kernel that knows its shared memory by address: blocks come one after the other, in this.
+  // For kernels with a fixed shared-memory address: CTAs run one after another in this memory.
   char* memory = nullptr;
 };
 
-// All blocks that run together.
+// All resident CTAs.
 struct Running {
   std::vector<Block> blocks;
   std::vector<std::unique_ptr<char, decltype(&std::free)>> memory;
   std::vector<std::unique_ptr<Thread>> threads;
-  std::vector<uint64_t> idle;  // of warps: events when none of its lanes could move
+  std::vector<uint64_t> idle;  // per warp: events when none of its lanes could run
   size_t alive = 0;
 
   Running(const Grid& grid, int first, int count, void (*begin)()) : blocks(size_t(count)) {
@@ -27,7 +27,7 @@ struct Running {
         memory.emplace_back(static_cast<char*>(std::aligned_alloc(1024, kSharedBytes)), &std::free);
         b.shared = memory.back().get();
       }
-      std::memset(b.shared, 0xFF, kSharedBytes);  // no numbers
+      std::memset(b.shared, 0xFF, kSharedBytes);  // NaN
       for (int t = 0; t < grid.threads; ++t) {
         Thread& x = *threads.emplace_back(std::make_unique<Thread>());
         x.block = &b, x.number = unsigned(t), b.of_warp[t / 32][t % 32] = &x;
@@ -40,7 +40,7 @@ struct Running {
   }
   size_t warps() const { return threads.size() / 32; }
 
-  // Lanes of a warp that can move do, but for those that are left out. False: none could.
+  // Runs all lanes of a warp that can run, except those left out. Returns false if none could run.
   template <class LeaveOut>
   bool step(size_t warp, LeaveOut leave_out) {
     if (idle[warp] == gpu.events) return false;
@@ -76,7 +76,8 @@ struct Running {
     may_not_be("all stand still");
     for (const auto& x : threads) {
       if (x->done) continue;
-      const Thread* const before = x->number % 32 ? (&x)[-1].get() : nullptr;  // lanes that wait for the same are one
+      // Lanes that wait for the same event are reported once.
+      const Thread* const before = x->number % 32 ? (&x)[-1].get() : nullptr;
       if (before && !before->done && before->waits == x->waits && before->barrier == x->barrier) continue;
       gpu.wrong += "; " + who(*x) + " waits for ";
       if (*x->waits) {
@@ -97,7 +98,7 @@ inline bool land(size_t n) {
   copy();
   return true;
 }
-// Copies after a step of warps. `stuck`: nothing else can move.
+// Lands copies after a step of the warps. `stuck`: nothing else can run.
 inline bool land_some(bool stuck, bool tick) {
   bool moved = false;
   std::vector<Copy>& all = gpu.copies;
@@ -119,7 +120,7 @@ inline bool land_some(bool stuck, bool tick) {
   return moved;
 }
 
-// Until all threads have ended, or something is wrong.
+// Runs until all threads have ended or an error occurs.
 inline void run(Running& x) {
   const size_t warps = x.warps(), per_block = warps / x.blocks.size();
   const Schedule& schedule = gpu.schedule;
@@ -129,7 +130,7 @@ inline void run(Running& x) {
   const size_t lane = gpu.random() % 32;
   const bool starved = schedule.pace == Pace::starved, starved_lane = schedule.pace == Pace::starved_lane;
   const auto all = [](size_t) { return false; };
-  const auto most = [](size_t) { return gpu.random() % 16 == 0; };  // lanes come apart
+  const auto most = [](size_t) { return gpu.random() % 16 == 0; };  // makes lanes diverge
   const auto others = [&](size_t n) {
     return (n / 32 % per_block == victim && n % 32 == lane) || gpu.random() % 16 == 0;
   };
@@ -151,7 +152,7 @@ inline void run(Running& x) {
     }
     moved |= land_some(false, schedule.pace != Pace::ranked || gpu.random() % warps == 0);
     if (moved || !gpu.wrong.empty() || !x.alive) continue;
-    // Nobody moved. Those that rested may; then those that are starved, or copies, in either order.
+    // Nothing ran. Retry the warps that were skipped; then starved warps or copies, in either order.
     for (size_t n = 0; n < warps; ++n)
       if (!starved || n % per_block != victim) moved |= starved_lane ? x.step(n, others) : x.step(n, all);
     if (moved) continue;
@@ -164,7 +165,7 @@ inline void run(Running& x) {
   while (!gpu.copies.empty()) land(0);
 }
 
-// Runs kernel() in each thread. What may not be, as a sentence; empty: all have ended as they should.
+// Runs kernel() in each thread. Returns an error message, or "" if all threads ended correctly.
 template <class Kernel>
 std::string launch(const Grid& grid, const Schedule& schedule, Kernel kernel) {
   gpu.random.seed(schedule.seed), gpu.schedule = schedule, gpu.blocks = unsigned(grid.blocks);

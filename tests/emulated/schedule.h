@@ -1,4 +1,4 @@
-// In which order warps move and copies land. A schedule follows from its numbers alone.
+// The order in which warps advance and copies land. A schedule is determined by its numbers alone.
 #pragma once
 #include <random>
 #include <string>
@@ -6,20 +6,21 @@
 
 namespace attune::emulated {
 
-// random: all at about the same pace. starved: one warp, or one lane, moves only when nobody else can. greedy: one warp
-// moves whenever it can. ranked: the first in rank that can move does, and at random barriers falls to the last rank.
+// random: all at about the same pace. starved: one warp, or one lane, runs only if nothing else can. greedy: one warp
+// runs whenever it can. ranked: the highest-ranked warp that can run does, and drops to the last rank at random
+// barriers.
 enum class Pace { random, starved, starved_lane, greedy, ranked };
-// random: some time later. at_once: before anything else moves. last: when nothing else can move, in order; reverse:
-// the youngest first.
+// random: after a delay. at_once: before anything else runs. last: when nothing else can run, in order; reverse:
+// likewise, youngest first.
 enum class Landing { random, at_once, last, reverse };
 
 struct Schedule {
   unsigned seed = 1;
   Pace pace = Pace::random;
   Landing landing = Landing::random;
-  int victim = -1;  // a warp of each block; -1: the seed's choice
+  int victim = -1;  // warp of each CTA; -1: chosen by the seed
 
-  // The n-th of a row that has every pace with every landing before one comes again.
+  // The n-th schedule; the sequence covers every pace with every landing before it repeats.
   static Schedule number(unsigned n) {
     return {n + 1, Pace(n % 5), Landing(n % 4)};
   }

@@ -1,22 +1,23 @@
-// Every compiled kernel of sm90/backward/kernel.h over query tiles of a tile of keys, from none to more than there are
-// stages and buffers; masks and lists; and tiles of keys below, at and above the blocks of a launch. What a ring may do
-// wrong it does where it begins, ends or wraps: sizes are the smallest that do so. Each case has a pace of its own.
+// Every compiled kernel of sm90/backward/kernel.h over numbers of query tiles per key tile, from none to more than
+// there are stages and buffers; over masks and lists; and with fewer, as many and more key tiles than CTAs. A ring
+// fails where it begins, ends or wraps, so sizes are the smallest that reach these points. Each case has a different
+// schedule.
 #include "tests/emulated/backward_problem.h"
 
 namespace attune::sm90 {
 namespace {
 
-// Those of a block that stays: one has all, each has one; in a fixed order one comes too late and has none.
+// Persistent CTAs: one takes all tiles, or each takes one; in a deterministic kernel an extra CTA finds none.
 template <class C>
 int blocks_of(unsigned n, int tiles) {
   if (!C::kPersistent) return 0;
   return n % 3 == 0 ? 1 : n % 3 == 1 || !C::kDeterministic ? tiles : tiles + 1;
 }
 
-// A block that stays has only keys that some query sees.
+// A persistent CTA only has keys that some query sees.
 template <class C>
 void expect_all_right(unsigned seed) {
-  constexpr int kTileQ = C::kTileQ, kKeys = 150;  // two tiles, of which one is short
+  constexpr int kTileQ = C::kTileQ, kKeys = 150;  // two tiles, one of them partial
   unsigned n = seed;
   for (int tiles = 1; tiles <= (C::kIndependent ? C::kBuffers : C::kStages) + 1; ++tiles) {
     const int rows = tiles * kTileQ - 9;
@@ -24,7 +25,7 @@ void expect_all_right(unsigned seed) {
         {rows, kKeys, kFull},
         {rows, kKeys, kCausal},
         {rows, std::min(rows + 30, kKeys), kWindow},
-        {rows + 60, std::min(rows, kKeys), kCausal},  // the first rows see nothing
+        {rows + 60, std::min(rows, kKeys), kCausal},  // the first rows see no key
     };
     for (const auto& c : cases) {
       const bool alone = C::kPersistent && !(C::kDeterministic || C::kParts), later = alone && n % 4 == 1;

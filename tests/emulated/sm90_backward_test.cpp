@@ -1,6 +1,5 @@
-// Kernels of sm90/backward/kernel.h thread by thread on a CPU, against attention in double, at many paces of warps and
-// copies: turned tiles, blocks that stay and prepare heads to come, and heads divided among blocks, with the kernel
-// behind that adds up dK and dV.
+// The kernels of sm90/backward/kernel.h on the emulator, compared with attention in double at many schedules. Covers
+// transposed tiles, persistent CTAs that prepare later heads, and head splits with the kernel that combines dK and dV.
 #include "tests/emulated/backward_problem.h"
 
 namespace attune::sm90 {
@@ -13,7 +12,7 @@ TEST(Sm90Backward, turned_tiles_are_right) {
   expect_right<Transposed<Bf16>>({1, 1, 1, 1, 200, 200, 120, kTopLeft}, 4);
   expect_right<Transposed<Bf16>>({1, 1, 1, 1, 330, 270, 128, kWindow}, 5);
 }
-// Tiles of several lengths, of one step too, more and fewer than a block has places for, and of heads that share keys.
+// Tiles of several lengths, including a single step; more and fewer than a CTA has slots for; GQA.
 TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
   expect_right<Persistent<Bf16, 64, 128>>({1, 2, 2, 1, 400, 400, 64, kCausal, false, 2, 2}, 1);
   expect_right<Persistent<F16, 64, 128>>({2, 2, 1, 1, 170, 290, 40, kFull, true, 1, 2}, 2);
@@ -22,14 +21,14 @@ TEST(Sm90Backward, blocks_that_take_tiles_from_a_counter_are_right) {
   expect_right<Persistent<F16, 128, 64>>({2, 2, 1, 1, 70, 290, 104, kFull, true, 1, 1}, 5);
   expect_right<Persistent<Bf16, 128, 64>>({1, 1, 1, 1, 300, 260, 128, kWindow, false, 1, 1}, 8);
   expect_right<Persistent<Bf16, 128, 64>>({1, 1, 1, 1, 64, 65, 128, kNarrow, false, 1, 1},
-                                          10);  // all but a pair hidden
+                                          10);  // all but one pair hidden
   expect_right<Persistent<Bf16, 128, 64>>({1, 1, 1, 1, 64, 129, 128, kNarrow, false, 1, 1}, 11);
   expect_right<Persistent<Bf16, 128, 80>>({1, 2, 2, 1, 300, 300, 128, kCausal, false, 2, 2}, 6);
   expect_right<Persistent<F16, 128, 80>>({2, 2, 1, 1, 100, 290, 104, kFull, true, 1, 1}, 7);
   expect_right<Persistent<Bf16, 128, 80>>({1, 2, 2, 1, 300, 260, 128, kWindow, false, 1, 1}, 9);
 }
-// The first heads are prepared, the others by idle warps: dims below the kernel's, rows that see nothing, tiles that
-// begin before their head is ready.
+// The first heads are preprocessed, the others by idle warps: head dims below the kernel's, rows that see no key, tiles
+// that start before their head is ready.
 TEST(Sm90Backward, idle_warps_prepare_heads_to_come) {
   expect_right<Persistent<Bf16, 64, 128>>({2, 2, 2, 1, 170, 150, 40, kCausal, true, 1, 2, 1, Asked::d_lse}, 1);
   expect_right<Persistent<F16, 64, 128>>({1, 3, 3, 1, 140, 200, 64, kFull, false, 1, 1, 1}, 2);
@@ -38,7 +37,7 @@ TEST(Sm90Backward, idle_warps_prepare_heads_to_come) {
   expect_right<Persistent<Bf16, 128, 80>>({1, 3, 3, 1, 170, 150, 128, kCausal, false, 1, 1, 1, Asked::d_lse}, 5);
   expect_right<Persistent<F16, 128, 80>>({2, 2, 2, 1, 90, 140, 112, kFull, true, 1, 2, 1}, 6);
 }
-// A block asks whether a row is far before these heads are ready.
+// The CTA starts to check for large logits before these heads are ready.
 TEST(Sm90Backward, far_rows_of_heads_to_come_are_known_in_time) {
   expect_right<Persistent<Bf16, 64, 128>>({1, 3, 3, 1, 140, 130, 64, kFull, false, 1, 1, 1, Asked::large_logits}, 1);
   expect_right<Persistent<Bf16, 128, 64>>({1, 3, 3, 1, 100, 130, 128, kFull, true, 1, 1, 2, Asked::large_logits}, 2);
@@ -67,10 +66,10 @@ TEST(Sm90Backward, a_fixed_order_is_right) {
   expect_right<Deterministic<F16, 96>>({2, 2, 1, 1, 90, 260, 72, kFull, true}, 11);
   expect_right<Deterministic<Bf16, 128>>({1, 2, 2, 1, 150, 300, 128, kWindow, false, 2}, 12);
   expect_right<Deterministic<F16, 64>>({1, 2, 1, 1, 150, 270, 40, kCausal, true}, 13);
-  expect_right<Deterministic<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal}, 14);  // rows that see nothing
+  expect_right<Deterministic<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal}, 14);  // rows that see no key
 }
-// Lists: blocks of both sizes, cut by a band, key blocks that no list has, heads to come that idle warps prepare,
-// pieces of which some have no queries, long tiles, which are begun first.
+// Lists: both block sizes, blocks cut by a band, key blocks in no list, later heads prepared by idle warps, query
+// splits of which some are empty, and long tiles, which start first.
 TEST(Sm90Backward, lists_by_blocks_that_stay_are_right) {
   expect_right<PersistentListed<Bf16>>(list({1, 2, 2, 1, 512, 384, 128, kFull, false, 1, 2}, 128, 0.5), 1);
   expect_right<PersistentListed<F16>>(list({2, 2, 2, 1, 300, 290, 104, kFull, true, 1, 2}, 64, 0.4), 2);
@@ -86,7 +85,7 @@ TEST(Sm90Backward, lists_by_blocks_that_stay_are_right) {
   expect_right<PersistentListed<Bf16>>(list({3, 4, 4, 1, 130, 400, 128, kFull, false, 1, 1}, 64, 0.2, 1),
                                        10);  // 48 tiles
 }
-// Tiles of keys in the order in which the only block there is loads them.
+// The order in which a single CTA loads the key tiles.
 template <class C>
 std::vector<int> order_of_tiles(Call<C>& call) {
   std::vector<int> order;
@@ -111,7 +110,7 @@ TEST(Sm90Backward, long_tiles_of_a_list_are_begun_first) {
   longs.insert(longs.end(), others.begin(), others.end());
   EXPECT_EQ(order_of_tiles(call), longs);
 }
-// A list that nobody has checked: begins that go back, lie before the list or behind it.
+// An unchecked list: begins that decrease, or lie before or behind the list.
 TEST(Sm90Backward, begins_of_a_list_may_be_any_numbers) {
   for (const int most : {INT32_MAX, 1}) {
     Call<PersistentListed<Bf16>> call(list({1, 2, 2, 1, 130, 384, 128, kFull, false, 1, 2}, 128, 0.5, most), 1);
@@ -119,8 +118,8 @@ TEST(Sm90Backward, begins_of_a_list_may_be_any_numbers) {
     EXPECT_EQ(call.run(1), "");
   }
 }
-// Two steps of two warpgroups, each S, dP, dV, dK and dQ. With a diagonal the second warpgroup sees nothing of the
-// first step and has dQ only.
+// Two steps of two warpgroups, with S, dP, dV, dK and dQ each. With a causal mask the second warpgroup sees nothing of
+// the first step and computes only dQ.
 TEST(Sm90Backward, hidden_products_of_a_tiles_first_step_are_left_out) {
   const auto products = [](const Mask& mask) {
     Call<Persistent<Bf16, 128, 64>> call({1, 1, 1, 1, 128, 128, 128, mask, false, 1, 1}, 1);
@@ -130,7 +129,7 @@ TEST(Sm90Backward, hidden_products_of_a_tiles_first_step_are_left_out) {
   EXPECT_EQ(products(kFull), 20);
   EXPECT_EQ(products(kCausal), 16);
 }
-// Some tiles of keys, by blocks that have some of their queries each.
+// Key tiles split over CTAs, each with some of the queries.
 TEST(Sm90Backward, pieces_of_a_tile_add_up) {
   expect_right<InPieces<Bf16, 64, 128>>({1, 2, 2, 1, 390, 260, 64, kFull, false, 1, 3, 0, Asked::none, 2, 3}, 21);
   expect_right<InPieces<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kFull, true, 1, 2, 0, Asked::none, 1, 4}, 22);
@@ -153,15 +152,15 @@ TEST(Sm90Backward, blocks_that_take_tiles_in_a_fixed_order_are_right) {
   expect_right<PersistentDeterministic<F16, 64>>({1, 5, 5, 1, 140, 100, 56, kFull, true, 1, 2},
                                                  32);  // heads of one tile
 }
-// More blocks than tiles of keys, as for one that begins when others have taken them all: it adds nothing. At d64 it
-// added dQ of a step that it never had to the first query tile.
+// More CTAs than key tiles, as when a CTA starts after the others took them all: it must add nothing. At d64 it once
+// added the dQ of a step that never ran to the first query tile.
 TEST(Sm90Backward, a_block_that_comes_too_late_for_a_tile_adds_nothing) {
   for (unsigned seed = 1; seed < 4; ++seed) {
     expect_right<PersistentDeterministic<Bf16, 64>>({1, 1, 1, 1, 300, 140, 64, kCausal, false, 1, 3}, seed);
     expect_right<PersistentDeterministic<Bf16, 128>>({1, 1, 1, 1, 300, 140, 128, kCausal, false, 1, 3}, seed);
   }
 }
-// Sums of dQ in a fixed order, at several paces.
+// Deterministic dQ sums, at several schedules.
 template <class C>
 void expect_same_bits(const Asked& w) {
   std::vector<float> once;

@@ -1,10 +1,10 @@
-// Kernels of sm90/forward/consumer_band.h, whose warpgroups walk key tiles of their own: as
+// The kernels of sm90/forward/consumer_band.h, whose warpgroups walk separate key tiles; otherwise like
 // sm90_forward_matrix_test.cpp.
 #include "tests/emulated/forward_matrix.h"
 
 namespace attune::sm90 {
 
-alignas(1024) char memory[1];  // the kernel's name for shared memory: its address is 0 (barrier.h)
+alignas(1024) char memory[1];  // the kernel's symbol for shared memory: its address is 0 (barrier.h)
 
 namespace {
 
@@ -33,7 +33,7 @@ TEST(Sm90BandMatrix, d256_by_shares) {
       if (w.blocks > 2) expect_right<Heads256<Bf16>>(w, emulated::Schedule::number(n++), 7);
     }
 }
-// Narrow bands, of which each warpgroup of a tile sees another key tile, or the same, or none.
+// Narrow bands, in which the warpgroups of a tile see different key tiles, the same, or none.
 TEST(Sm90BandMatrix, narrow_bands) {
   unsigned n = 300;
   const int sides[][2] = {{0, 0}, {5, 0}, {3, 3}, {0, 3}, {64, 0}, {kAll, 0}, {40, -50}, {130, -70}};

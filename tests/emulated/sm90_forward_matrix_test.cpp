@@ -1,10 +1,10 @@
-// Kernels of sm90/forward/consumer.h and .producer.h, as instances/ compiles them: every number of key
-// and query tiles that stages and grid tell apart, under all masks, at all kinds of schedules.
+// The kernels of sm90/forward/consumer.h and producer.h, as compiled in instances/: every number of key and query tiles
+// that matters to stages and grid, under all masks and all kinds of schedules.
 #include "tests/emulated/forward_matrix.h"
 
 namespace attune::sm90 {
 
-alignas(1024) char memory[1];  // the kernel's name for shared memory: its address is 0 (barrier.h)
+alignas(1024) char memory[1];  // the kernel's symbol for shared memory: its address is 0 (barrier.h)
 
 namespace {
 
@@ -46,7 +46,7 @@ TEST(Sm90ForwardMatrix, options) {
   expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 128, .options = true}>>(n, capped);
   expect_matrix<ForwardLayout<Bf16, ForwardConfig{.dim = 256, .tile_k = 64, .options = true}>>(n, capped);
 }
-// Blocks that share the keys of all query tiles, or of none.
+// Stream-K: CTAs divide the keys of all query tiles, or of none.
 template <class C>
 void expect_shared(unsigned n) {
   for (const int keys : {2, 3, 5})
@@ -54,7 +54,7 @@ void expect_shared(unsigned n) {
       for (const int heads : {1, 2}) {
         Asked w = asked<C>(keys, {heads, 1}, n % 2 ? Sees::causal : Sees::all, true);
         w.share = share, w.blocks = (heads * keys + share - 1) / share, w.fixed = false;
-        if (w.blocks <= heads) continue;  // more blocks than query tiles
+        if (w.blocks <= heads) continue;  // stream-K needs more CTAs than query tiles
         expect_right<C>(w, emulated::Schedule::number(n++), 7);
         if (testing::Test::HasFailure()) return;
       }

@@ -1,10 +1,10 @@
-// Kernels of sm90/forward/kernel.h, thread by thread on a CPU: against attention in double, at many paces of their
-// warps and copies. Those of plain steps, and those of sm90/forward/consumer_band.h: d128 for windows, and d256.
+// The kernels of sm90/forward/kernel.h on the emulator, compared with attention in double at many schedules. Covers the
+// plain consumer and sm90/forward/consumer_band.h: d128 for windows, and d256.
 #include "tests/emulated/forward_problem.h"
 
 namespace attune::sm90 {
 
-alignas(1024) char memory[1];  // the kernel's name for shared memory: its address is 0 (barrier.h)
+alignas(1024) char memory[1];  // the kernel's symbol for shared memory: its address is 0 (barrier.h)
 
 namespace {
 
@@ -37,7 +37,7 @@ TEST(Sm90Forward, rows_that_see_nothing_and_maxima_that_move_are_right) {
     expect_right<Plain<Bf16>>({2, 1, 380, 640, kAll, 0, 2, false, true, 10}, seed);
 }
 
-// Warpgroups that take turns, two or three of them.
+// Ping-pong with two or three warpgroups.
 TEST(Sm90Forward, narrow_heads_are_right) {
   expect_right<Narrow<Bf16>>({1, 1, 700, 700, kAll, 0, 2}, 11);
   expect_right<Narrow<F16>>({2, 1, 200, 90, kAll, kAll, 1, true, true, 1, true}, 12);
@@ -60,11 +60,11 @@ TEST(Sm90Window, rows_that_see_nothing_and_single_key_tiles_are_right) {
 TEST(Sm90Window, no_pace_of_warps_and_copies_makes_it_stand_still) {
   for (unsigned seed = 20; seed < 22; ++seed)
     expect_right<OfWindows<Bf16>>({2, 1, 640, 640, 256, 0, 2, false, true, 10}, seed);
-  // A copy that lands long after those behind it: its tile is passed over, and was given back before it was there.
+  // A copy that lands long after later ones: its tile is skipped, and its stage was released before the copy arrived.
   for (unsigned seed : {111, 118}) expect_right<OfWindows<Bf16>>({1, 1, 577, 577, 300, 0, 1}, seed);
 }
 
-// Rows with infinite scores are NaN, as they must be; the rows of the query tile that the block had before are not.
+// Rows with infinite scores become NaN, as required; rows of the CTA's previous query tile must not.
 template <class C>
 void expect_apart(unsigned seed) {
   Call<C> call({4, 1, 64, 200, kAll, kAll, 1, true, false, 1, true}, seed);
@@ -82,8 +82,8 @@ TEST(Sm90Forward, infinite_scores_stay_in_their_rows) {
   expect_apart<Heads256<Bf16>>(22);
 }
 
-// More query tiles than blocks, of one or two key tiles each, of which a warpgroup passes over one. These hung: what a
-// warpgroup had passed over before its last product was never given back, and the other one waited for v in its place.
+// More query tiles than CTAs, with one or two key tiles each, of which a warpgroup skips one. These once deadlocked: a
+// tile skipped before a warpgroup's last product was never released, and the other warpgroup waited for v in its stage.
 TEST(Sm90Heads256, many_tiles_of_one_or_two_key_tiles_end) {
   const Asked lines[] = {{2, 1, 384, 384, 0, 0, 1},      {4, 2, 100, 1000, 0, 0, 1}, {3, 1, 64, 1000, 5, 0, 1},
                          {4, 2, 128, 128, 0, 3, 1},      {4, 2, 100, 128, 5, 0, 2},  {4, 1, 65, 200, 3, 3, 1},

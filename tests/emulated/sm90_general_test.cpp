@@ -1,5 +1,5 @@
-// Kernels of sm90/backward/general/kernel_dq.h and kernel_dkdv.h thread by thread on a CPU, against attention in
-// double, at several paces of warps and copies: plain masks and lists, whose walk they have to themselves.
+// The kernels of sm90/backward/general/kernel_dq.h and kernel_dkdv.h on the emulator, compared with attention in double
+// at several schedules: plain masks, and lists, whose walk only these kernels have.
 #include "tests/emulated/wide_problem.h"
 
 #include "attention/sm90/backward/general/kernel_dkdv.h"
@@ -7,11 +7,11 @@
 
 namespace attune::sm90 {
 
-alignas(1024) char memory[1];  // the kernels' name for shared memory: its address is 0 (barrier.h)
+alignas(1024) char memory[1];  // the kernels' symbol for shared memory: its address is 0 (barrier.h)
 
 namespace {
 
-constexpr int kTileRows = 128, kTileKeys = 64;  // of a block, as the host has it
+constexpr int kTileRows = 128, kTileKeys = 64;  // of a CTA, as on the host
 
 template <class T>
 struct GeneralProblem : WideProblem<T> {
@@ -56,8 +56,8 @@ struct GeneralProblem : WideProblem<T> {
   int blocks_of_rows(const GeneralParams& x) const { return row_tiles * x.of_rows.heads; }
 };
 
-// With lists the lanes of a warp stay together: in pass_over() nothing holds the lane that gives v back until the
-// others have waited for it. A GPU runs them as one there, but does not promise it.
+// With lists, the lanes of a warp stay converged. In pass_over() nothing keeps the lane that releases v from running
+// before the others have waited for it. GPUs run them converged there, but do not guarantee it.
 emulated::Schedule lanes_together(unsigned n) {
   return {n + 1, emulated::Pace::ranked, emulated::Landing(n % 4)};
 }
@@ -79,7 +79,7 @@ TEST(Sm90General, gradients_of_plain_masks_are_right) {
   expect_right<Bf16, 128>({1, 2, 1, 150, 130, 128, 72, kCausal}, 1);
   expect_right<F16, 256>({2, 1, 1, 70, 100, 200, 256, kFull}, 2);
 }
-// With lists too: a list for each warpgroup, one for both, and blocks of two key tiles.
+// Also lists: one per warpgroup, one for both, and blocks of two key tiles.
 template <class T, int Dim>
 void expect_all_right(unsigned seed) {
   using OfRows = GeneralDqLayout<T, Dim, Dim>;
@@ -94,7 +94,7 @@ void expect_all_right(unsigned seed) {
   }
 }
 TEST(Sm90General, every_number_of_steps_is_right_and_ends) {
-  for (unsigned seed = 100; seed < 500; seed += 101) {  // each with other lists
+  for (unsigned seed = 100; seed < 500; seed += 101) {  // different lists per seed
     expect_all_right<Bf16, 128>(seed);
     expect_all_right<F16, 256>(seed + 1000);
   }

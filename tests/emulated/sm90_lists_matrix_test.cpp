@@ -1,15 +1,15 @@
-// Kernels whose key tiles come from lists, of sm90/forward/consumer_lists.h and of the plain consumer: as
+// Kernels that take key tiles from lists, with sm90/forward/consumer_lists.h and with the plain consumer; like
 // sm90_forward_matrix_test.cpp, with lists of as many key tiles.
 #include "tests/emulated/forward_matrix.h"
 
 namespace attune::sm90 {
 
-alignas(1024) char memory[1];  // the kernel's name for shared memory: its address is 0 (barrier.h)
+alignas(1024) char memory[1];  // the kernel's symbol for shared memory: its address is 0 (barrier.h)
 
 namespace {
 
 
-// Lists of up to a stage more than there are, of the two warpgroups alike, or one empty, or far longer.
+// Lists of up to one more entry than stages; the two warpgroups' lists are alike, or one is empty or much longer.
 template <class C>
 void expect_lists(unsigned number, Blocks size) {
   const int per_block = std::max(1, size.k / C::kTileK), most = (C::kStages + 1 + per_block - 1) / per_block;

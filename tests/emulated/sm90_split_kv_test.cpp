@@ -1,5 +1,5 @@
-// Kernels of sm90/forward/split_kv.h, as they are compiled: key tiles from none to a stage more than each warpgroup
-// has, tiles of queries below, at and above the grid, at all kinds of schedules.
+// The kernels of sm90/forward/split_kv.h as compiled: from no key tiles to one more than each warpgroup has stages;
+// fewer query tiles than CTAs, as many, and more; at all kinds of schedules.
 #include <gtest/gtest.h>
 
 #include "tests/emulated/gpu.h"
@@ -9,7 +9,7 @@
 
 namespace attune::sm90 {
 
-// The kernel's shared memory, by its name: blocks come one after the other.
+// The kernel's shared memory under its symbol; CTAs run one after another.
 alignas(1024) char memory[emulated::kSharedBytes];
 
 namespace {

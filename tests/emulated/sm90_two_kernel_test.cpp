@@ -1,5 +1,5 @@
-// Kernels of sm90/backward/two_kernel/kernel_dq.h and kernel_dkdv.h thread by thread on a CPU, against attention in
-// double, at several paces of warps and copies.
+// The kernels of sm90/backward/two_kernel/kernel_dq.h and kernel_dkdv.h on the emulator, compared with attention in
+// double at several schedules.
 #include "tests/emulated/wide_problem.h"
 
 #include "attention/sm90/backward/two_kernel/kernel_dkdv.h"
@@ -7,7 +7,7 @@
 
 namespace attune::sm90 {
 
-alignas(1024) char memory[1];  // the kernels' name for shared memory: its address is 0 (barrier.h)
+alignas(1024) char memory[1];  // the kernels' symbol for shared memory: its address is 0 (barrier.h)
 
 namespace {
 

@@ -1,4 +1,5 @@
-// A problem of the kernels of sm90/backward/two_kernel/common.h and .any.h, with what attention in double says to it.
+// A problem for the kernels of sm90/backward/two_kernel/ and sm90/backward/general/, with its solution from attention
+// in double.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -10,7 +11,7 @@
 
 namespace attune::sm90 {
 
-// [batch][row][head][column], with columns behind those of a head that nobody reads or writes.
+// [batch][row][head][column], with extra columns behind each head that are never read or written.
 template <class T>
 struct Rows {
   static constexpr int kMore = 8;
@@ -28,7 +29,7 @@ struct Rows {
     return {.data = reinterpret_cast<char*>(x.data()), .row = int64_t(at(0, 1, 0)), .head = int64_t(at(0, 0, 1)),
             .batch = int64_t(at(1, 0, 0)), .columns = dim, .rows = rows, .heads = heads, .batches = batch, .box = box};
   }
-  // Of the size of what is wanted; infinite where a column behind a head was written.
+  // Error relative to the norm of `wanted`; infinite if a column behind a head was written.
   double error(const std::vector<double>& wanted) const {
     double off = 0, size = 0;
     for (size_t n = 0; n < x.size(); ++n) {
@@ -42,8 +43,8 @@ struct Rows {
 
 struct Asked {
   int batch, heads, heads_kv, rows, keys, dim_qk, dim_v;
-  Mask mask{};      // with blocks: half of them are listed
-  int persistent = 0;  // blocks of the kernel of rows; 0: one for each tile
+  Mask mask{};         // with blocks: half of them are listed
+  int persistent = 0;  // CTAs of the dQ kernel; 0: one per tile
 };
 
 template <class T>
@@ -122,7 +123,7 @@ struct WideProblem {
       for (int d = 0; d < w.dim_v; ++d) want_dv[v.at(b, j, head) + size_t(d)] += weight * d_out.get(b, i, h, d);
     }
   }
-  // Of a run; gradients are as if nobody had written them.
+  // Parameters for a run; resets the gradients.
   TwoKernelParams params() {
     for (Rows<T>* const x : {&dq, &dk, &dv}) std::fill(x->x.begin(), x->x.end(), T(7.f));
     const auto end = [](int64_t side) { return int(std::clamp<int64_t>(side, -(1 << 28), 1 << 28)); };
@@ -138,7 +139,7 @@ struct WideProblem {
             .of_rows = {int(ceil_div(w.rows, 128)), w.batch * w.heads, 2},
             .of_keys = {int(ceil_div(w.keys, 64)), w.batch * w.heads_kv, 1}};
   }
-  // How many blocks the kernel of rows has.
+  // The number of CTAs of the dQ kernel.
   int blocks_of_rows(const TwoKernelParams& x) const {
     return w.persistent ? w.persistent : x.of_rows.tiles * x.of_rows.heads;
   }
@@ -150,7 +151,7 @@ struct WideProblem {
   }
 };
 
-// Both kernels, at several paces of warps and copies.
+// Runs both kernels at several schedules.
 template <class OfRows, class OfKeys, class AProblem, class Params>
 void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params), unsigned first = 1, unsigned paces = 4,
                   emulated::Schedule (*schedule)(unsigned) = emulated::Schedule::number) {
@@ -172,8 +173,8 @@ inline constexpr Mask kFull{}, kCausal{.kind = MaskKind::causal},
     kTopLeft{.kind = MaskKind::causal, .align = Align::top_left},
     kWindow{.kind = MaskKind::window, .left = 40, .right = 3};
 
-// The n-th of a matrix, with so many steps at most: more than the rings have places, by keys and by queries; rows that
-// see nothing, and keys that nobody sees. Blocks stay only where all tiles have keys.
+// The n-th case of a matrix with up to `queries` and `keys` per ring: more steps than the rings have stages, by keys
+// and by queries; rows that see no key, and keys that no query sees. CTAs are persistent only if all tiles have keys.
 inline constexpr int kMatrix = 10;
 inline Asked matrix_case(int n, int dim_qk, int dim_v, int queries, int keys) {
   const Asked cases[kMatrix] = {

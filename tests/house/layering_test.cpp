@@ -1,4 +1,5 @@
-// Who may include whom, and what a file may look like. The rules are a table; the test reads every source file.
+// Which folders may include which, and rules for the form of a file. The rules are a table; the test reads every source
+// file.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,18 +15,18 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-// Files below `folder` may include what begins with one of `sees` and with none of `hidden`. The first layer that holds
-// a file decides.
+// Files below `folder` may include paths that start with one of `sees` and with none of `hidden`. The first layer that
+// contains a file decides.
 struct Layer {
   std::string folder;
   Words sees, hidden{};
 };
 const std::vector<Layer> kLayers = {
     {"src/core/", {"core/"}},
-    // Stands in for every function of the GPU in a build without CUDA, whichever room declares it.
+    // Stands in for every GPU function in a build without CUDA, whichever folder declares it.
     {"src/machine/cuda/absent.cpp", {"machine/", "attention/gpu/block_lists.h", "variants/"}},
     {"src/machine/", {"core/", "machine/"}, {"core/variant/"}},
-    // tile <- gpu <- sm80, sm90: a machine sees what runs everywhere and no sibling.
+    // tile <- gpu <- sm80, sm90: a machine sees the shared code and no sibling.
     {"src/attention/tile/", {"core/", "attention/tile/"}},
     {"src/attention/cpu/", {"core/", "machine/", "attention/tile/", "attention/cpu/", "plan/backend.h"}},
     {"src/attention/gpu/", {"core/", "machine/", "attention/tile/", "attention/gpu/", "plan/backend.h"}},
@@ -34,16 +35,16 @@ const std::vector<Layer> kLayers = {
     {"src/attention/sm90/",
      {"core/", "machine/", "attention/tile/", "attention/gpu/", "attention/sm90/", "plan/backend.h"}},
     {"src/attention/cudnn/", {"core/", "machine/", "attention/cudnn/", "plan/backend.h"}},
-    // Compositions move numbers between their parts, and no more: loops and instructions are not theirs.
+    // Compositions only move data between their parts; they contain no loops and no instructions.
     {"src/variants/", {"core/", "variants/", "plan/backend.h", "machine/", "attention/gpu/block_lists.h",
                        "transport/communicator.h"}},
-    // How ranks reach each other knows memory and nothing of attention.
+    // Transports handle memory and contain nothing about attention.
     {"src/transport/", {"core/status.h", "core/tensor.h", "transport/", "machine/library.h", "machine/cuda/copies.h",
                         "machine/cuda/runtime.h"}},
     {"src/modules/", {"core/", "plan/", "variants/", "machine/", "modules/"}},
     {"src/reference/", {"core/", "reference/", "plan/backend.h"}},
     {"src/plan/", {"core/", "plan/"}},
-    // The C interface: nothing but its own includes it.
+    // The C interface: only its own files include it.
     {"src/capi/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
                    "machine/cuda/pool.h", "machine/append_rows.h", "machine/tensor_ops.h", "variants/blocks/blocks.h",
                    "transport/", "modules/", "attune/", "capi/"}},
@@ -51,22 +52,22 @@ const std::vector<Layer> kLayers = {
     {"include/attune/", {"attune/"}},
     {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
                  "transport/communicator.h", "verify/"}},
-    // The command names the machine whose loops run, so it sees that table too; and it times GPUs.
+    // The command prints the machine whose loops run, so it sees that table too; it also times GPUs.
     {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/symlinks.h", "machine/cpu/kernels.h",
                "machine/cuda/", "transport/communicator.h", "variants/blocks/blocks.h", "modules/settings.h",
                "modules/build.h", "verify/", "tool/", "attune/", "build_info.h"}},
     {"examples/", {"attune/"}},
-    {"python/extension/", {"attune/", "extension/"}},  // of Python
+    {"python/extension/", {"attune/", "extension/"}},  // Python's extension module
 };
 const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
 const std::regex kSource(R"(\.(h|hpp|c|cpp|cu|cuh|def))");
-// Lines may be longer where the text is not ours to break: instructions of a GPU.
+// Longer lines are allowed for GPU instructions, which cannot be broken.
 const Words kLongLines = {"src/machine/sm"};
 const std::regex kKernel(R"(/attention/(gpu|sm\d+|cudnn)/|\.cu$)");
 const std::regex kAssembler(R"(\b(asm|__asm__)\b)");
 const std::regex kCuda(R"(^(cuda|cublas|cudnn|cute/|cutlass/|cooperative_groups|nccl|nvml|mma\.h))");
 
-// Headers that cost each file of the command seconds to compile, and the files that stand before them.
+// Headers that cost seconds of compile time per file, and the files allowed to include them.
 const std::vector<std::pair<std::string, Words>> kCostly = {
     {"CLI/", {"tool/cli.cpp"}}, {"nlohmann/", {"tool/json.cpp", "tool/record/record.cpp"}}};
 
@@ -81,7 +82,7 @@ bool begins_with_one_of(const std::string& text, const Words& words) {
   return std::any_of(words.begin(), words.end(), [&](const std::string& w) { return text.starts_with(w); });
 }
 
-// What is wrong with the includes of one file, a line each.
+// Violations in the includes of one file, one per line.
 std::string wrong_includes(const std::string& file, const std::vector<std::string>& lines) {
   const auto layer = std::find_if(kLayers.begin(), kLayers.end(),
                                   [&](const Layer& l) { return file.starts_with(l.folder); });
@@ -105,7 +106,7 @@ std::string wrong_includes(const std::string& file, const std::vector<std::strin
   return wrong;
 }
 
-// Of UTF-8: every byte but those that continue a character.
+// Counts characters of UTF-8: all bytes except continuation bytes.
 size_t columns_of(const std::string& line) {
   return size_t(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
@@ -142,7 +143,7 @@ std::string check_tree(std::string (*check)(const std::string&, const std::vecto
       const std::string kind = e.path().extension();
       if (!e.is_regular_file() || !std::regex_match(kind, kSource)) continue;
       const std::string file = fs::relative(e.path(), root);
-      if (file.ends_with("/dlpack.h")) continue;  // not ours
+      if (file.ends_with("/dlpack.h")) continue;  // third-party file
       wrong += check(file, lines_of(e.path()));
       ++files;
     }
@@ -150,8 +151,8 @@ std::string check_tree(std::string (*check)(const std::string&, const std::vecto
   return wrong;
 }
 
-// Types of one name that two headers define, of which a linker keeps the functions of one. Headers of kernels are left
-// out, as above.
+// Types with the same name in two headers, of which the linker keeps one set of functions. Kernel headers are excluded,
+// as above.
 const std::regex kNamespace(R"(^(?:inline )?namespace ([\w:]+) \{)");
 const std::regex kDefinition(R"(^(?:struct|class) (\w+)(?: final)?(?: : [^;]*)? \{)");
 
@@ -189,7 +190,7 @@ TEST(Layering, files_look_as_agreed) {
   EXPECT_EQ(check_tree(wrong_looks, files), "");
 }
 
-// Folders with more files than a person takes in at a look.
+// Folders with more files than can be surveyed at a glance.
 std::string crowded(const std::map<std::string, int>& folders) {
   constexpr int kMostFiles = 25;
   std::string wrong;
@@ -208,7 +209,7 @@ TEST(Layering, no_folder_is_crowded) {
   EXPECT_EQ(crowded(folders), "");
 }
 
-// The folder is what a file is built for; a name has no dots but the last.
+// The folder determines the build target; a name has no dots except the last.
 std::string dotted(const std::string& file, const std::vector<std::string>&) {
   const std::string name = fs::path(file).filename();
   const bool wrong = file.starts_with("src/") && std::count(name.begin(), name.end(), '.') > 1;

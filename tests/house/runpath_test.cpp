@@ -1,5 +1,5 @@
-// Where the loader looks for the libraries of what is built here and of what is installed: an element of a run path
-// that is empty or relative is the current folder, from which anybody's library would be taken.
+// Where the loader searches for libraries of the built and the installed files. An empty or relative element of a run
+// path means the current folder, from which a foreign library could be loaded.
 #include <elf.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The run paths of a program or a library, each as it stands there; nothing where the file is neither.
+// The run paths of a program or library, verbatim; nullopt for other files.
 std::optional<std::vector<std::string>> run_paths(const std::string& file) {
   const auto at = [&]<class T>(T, size_t offset) {
     T value{};
@@ -64,7 +64,7 @@ std::string wrong_elements(const std::string& path, const std::vector<std::strin
   return wrong;
 }
 
-// What is wrong in a folder, and the names of the programs and libraries that it has.
+// The errors in a folder; adds the names of its programs and libraries to `seen`.
 std::string wrong_in(const fs::path& folder, std::set<std::string>& seen, const std::vector<std::string>& banned = {}) {
   const std::set<std::string> others = {"CMakeFiles", "tools", "cuda", "python-packages"};  // not made by this build
   std::string wrong;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The scripts that judge GPU code on machines without a GPU, and what a build says of itself: they can say no."""
+"""The scripts that judge GPU code on machines without a GPU, and the build information: each check must be able to
+fail."""
 import contextlib
 import io
 import json

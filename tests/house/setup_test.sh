@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What scripts/setup.sh decides to build for, on machines that are not here: a made-up nvidia-smi says what they have.
+# Tests which build scripts/setup.sh selects on machines that are not present: a fake nvidia-smi describes them.
 set -u
 cd "$(dirname "$0")/../.."
 . scripts/setup.sh
@@ -19,7 +19,7 @@ chmod +x "$place/bin/nvidia-smi" "$place/bin/nvcc"
 failures=0
 # expect WHAT GOT WANTED
 expect() { [ "$2" = "$3" ] || { echo "FAIL $1: '$2', not '$3'"; failures=$((failures + 1)); }; }
-# on CAPABILITY DRIVER: the choice there.
+# on CAPABILITY DRIVER: the selection on that machine.
 on() {
   export HAS=$1 CUDA=$2
   CUDACXX=$place/bin/nvcc PATH=$place/bin:$PATH choose_cuda "$place"
@@ -38,12 +38,12 @@ for pair in 7.5:75 8.0:80 8.6:86 9.0:90 12.0:120; do
   expect "${pair%:*} builds" "${cuda_options[*]}" \
     "-DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS=${pair#*:} -DATTUNE_CUDA_PTX=OFF -DCMAKE_CUDA_COMPILER=$place/bin/nvcc"
 done
-# A driver that is too old for the packages of PyPI: nothing is fetched.
+# A driver too old for the PyPI packages: nothing is downloaded.
 expect "an old driver" "$(CUDA=12.8 HAS=9.0 PATH=$place/bin:$PATH install_nvcc "$place/none")" \
   "nvcc is on PyPI from CUDA 13 on; the driver is for 12"
 [ ! -e "$place/none/cuda" ] || expect "an old driver leaves" "something" "nothing"
-# nvcc does not do, or is not there: the packages of PyPI where the driver is new enough, else the CPU, and why. The
-# Python is made up too: what it installs is an nvcc that is good.
+# If nvcc is missing or unusable: the PyPI packages if the driver is new enough, else the CPU, with the reason. Python
+# is faked too: it installs a working nvcc.
 good_nvcc "$place/bin/nvcc" 90 "$place" || expect "an nvcc" "is not good" "good"
 printf '#!/bin/sh\nexit 1\n' > "$place/bin/nvcc"
 good_nvcc "$place/bin/nvcc" 90 "$place" && expect "an nvcc that fails" "is good" "not good"
@@ -67,7 +67,7 @@ END
 chmod +x "$place/bin/python3"
 export cu13=lib/python3.11/site-packages/nvidia/cu13
 mkdir "$place/fresh"
-# here CAPABILITY DRIVER: as `on`, for a folder of its own and without the nvcc of the machine that runs this test.
+# here CAPABILITY DRIVER: like `on`, in a separate folder and without the nvcc of the machine that runs this test.
 here() {
   good_nvcc() { case $1 in "$place"/fresh/*) true ;; *) false ;; esac; }
   export HAS=$1 CUDA=$2
@@ -92,8 +92,8 @@ case $cuda_says in
   "an NVIDIA GPU is here"*) ;;
   *) expect "PyPI out of reach says" "$cuda_says" "an NVIDIA GPU is here ..." ;;
 esac
-# Backends that scripts/gpu_check leaves out: those that the machine lacks something for, and no others.
-# lacks LINE CAPABILITY: of a run that said so.
+# Backends that scripts/gpu_check skips: those for which the machine lacks something, and no others.
+# lacks LINE CAPABILITY: for a run that printed LINE.
 lacks() { printf '%s\n\n0 passed, 0 failed\n' "$1" > "$place/log"; not_here "$place/log" "$2"; }
 for sentence in "sm80_forward: needs a GPU of arch 80 or later, Tesla T4 is 75" \
   "vendor_cudnn: needs an NVIDIA GPU of Ampere (sm_80) or later, and Tesla T4 is sm_75" \
@@ -106,7 +106,7 @@ expect "Hopper's on a Hopper" "$(lacks "$absent" 90)" ""
 expect "another that is not built" "$(lacks "${absent/sm90/sm80}" 80)" ""
 expect "one that refuses what it should take" "$(lacks "attune parity: no backend ran: sm80_forward: is tired" 80)" ""
 expect "one that ran" "$(lacks "sm80_forward bf16 1 1" 80)" ""
-# What a build is asked for and cannot be. It stops before it looks for nvcc.
+# Requests that a build cannot satisfy. Configuration stops before it searches for nvcc.
 for words in 90a native 80,90 ""; do
   cmake -S . -B "$place/configured" -G Ninja -DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="$words" > "$place/said" 2>&1 &&
     expect "ATTUNE_CUDA_ARCHS '$words'" "configures" "an error"

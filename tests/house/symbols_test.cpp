@@ -1,6 +1,6 @@
-// Code for one instruction set must not leak: an inline function that a machine file keeps as a weak symbol may be the
-// copy the linker takes for everyone, and then a CPU without that instruction set stops there. So the objects of the
-// files built with more than the base instruction set define nothing weak.
+// Code for one instruction set must not leak. If a machine file keeps an inline function as a weak symbol, the linker
+// may use that copy everywhere, and a CPU without the instruction set crashes. So objects built with more than the base
+// instruction set define nothing weak.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@ std::string output_of(const std::string& command) {
   return all;
 }
 
-// Weak (W, V, w, v with an address) and unique (u) definitions among the lines that `nm -P -C` prints.
+// Weak (W, V, w, v with an address) and unique (u) definitions in the output of `nm -P -C`.
 std::string weak_definitions(const std::string& symbols) {
   std::string weak;
   for (size_t at = 0; at < symbols.size();) {

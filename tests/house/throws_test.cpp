@@ -1,5 +1,5 @@
-// What std::filesystem throws is a text for programmers, and ends whatever was going on. So no call of it in the
-// library or the command may: each is given a std::error_code, and its caller says what could not be done.
+// Exceptions of std::filesystem carry text for programmers and abort the operation in progress. So no call in the
+// library or the command may throw: each takes a std::error_code, and its caller reports what failed.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Calls in a text that have no error code as their last argument, a line each.
+// Calls in a text without an error code as last argument, one per line.
 std::string throwing(const std::string& text) {
   static const std::regex call(
       R"(\b(?:fs|filesystem)::(exists|is_[a-z_]+|equivalent|(?:weakly_)?canonical|absolute|relative|read_symlink|)"

@@ -1,4 +1,4 @@
-// Products of every layout and dtype against a sum in double, by a BLAS where one is there and by our own loop.
+// Products of every layout and dtype compared with a sum in double, with a BLAS if present and with our own loop.
 #include <gtest/gtest.h>
 
 #include <cmath>

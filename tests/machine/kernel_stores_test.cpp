@@ -1,4 +1,4 @@
-// The loops of a machine that write and multiply whole rows, which are optional: each against what stands in for it.
+// The optional loops of a machine that store and multiply whole rows, each compared with its fallback.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ class Stores : public testing::TestWithParam<const CpuKernels*> {
     m.unpack(o.data(), kDim, factor.data(), m.rows, rows.data(), kDim);
     return rows;
   }
-  // Rows in another order than those of the panel; none for those beyond n.
+  // Rows in a different order from the panel's; null for rows beyond n.
   std::vector<char*> places(std::vector<char>& memory, int n, int size) const {
     std::vector<char*> to(size_t(m.rows), nullptr);
     for (int r = 0; r < n; ++r) to[size_t(r)] = memory.data() + (r * 5 + 2) % m.rows * kStride * size;

@@ -1,6 +1,6 @@
-// Every loop of every machine this CPU can run, against the plain formula in double. Machines are found the way the
-// algorithm finds them: the best for a dtype, at each level of features. Panels are opaque, so they are filled and read
-// through the machine's own loops: p is read by multiplying it with the unit matrix.
+// Every loop of every machine that this CPU can run, compared with the plain formula in double. Machines are found as
+// the algorithms find them: the best for a dtype, at each feature level. Panels are opaque, so the machine's own loops
+// fill and read them: p is read by multiplying it with the unit matrix.
 #include "machine/cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using Matrix = std::vector<std::vector<double>>;
 
 constexpr size_t kGuard = 256;  // bytes of poison behind every buffer
 
-// Memory full of NaN, and a stretch behind it that must stay as it is.
+// Memory filled with NaN, followed by a guard that must not change.
 template <class T>
 class Buffer {
  public:
@@ -53,13 +53,13 @@ class Kernels : public testing::TestWithParam<const CpuKernels*> {
  protected:
   const CpuKernels& m = *GetParam();
   std::mt19937 random{7};
-  // What rounding an operand costs, and the exponential of a machine with bf16 operands.
+  // The error of rounding an operand, and of the exponential on a machine with bf16 operands.
   const double operand = m.operand_bytes == 2 ? rounding_of(DType::bf16) : rounding_of(DType::f32);
   const double exponential = m.operand_bytes == 2 ? 1e-4 : 5e-7;
 
   double draw(double from = -1, double to = 1) { return std::uniform_real_distribution<double>(from, to)(random); }
 
-  // Rows as they lie in memory, with poison behind each.
+  // Rows in memory layout, with poison behind each.
   struct Stored {
     Matrix values;
     Buffer<char> memory;
@@ -232,7 +232,7 @@ TEST_P(Kernels, weights_are_powers_of_two_and_hidden_keys_are_zero) {
       sum[r] = float(draw(0, 3));
       for (double& x : plain[r]) x = float((x + (r == 1 ? -1 : double(ref[r]))) / scale);
       plain[r][0] = -INFINITY;
-      plain[r][1] = (r == 1 ? 0 : ref[r]) / scale - 400;  // far below
+      plain[r][1] = (r == 1 ? 0 : ref[r]) / scale - 400;  // far below the maximum
       if (r == 0) plain[r].assign(n, -INFINITY);
     }
     Buffer<float> s = panel_of(plain);
@@ -263,7 +263,7 @@ TEST_P(Kernels, p_has_weights_as_they_are_said_to_be_rounded) {
   EXPECT_EQ(m.rounded_weight != nullptr, m.operand_bytes == 2);
   const int n = m.keys;
   Buffer<float> rows(size_t(m.rows) * n);
-  for (int at = 0; at < m.rows * n; ++at)  // each second one half way between two bf16, odd ones and even ones
+  for (int at = 0; at < m.rows * n; ++at)  // every second one halfway between two bf16, odd and even
     rows[at] = at % 2 ? float(draw(0.5, 1)) : float(0.5 + 0x1p-9 + at / 2 * 0x1p-8);
   Buffer<char> p = operand_panel(n);
   m.write_weights(rows.data(), n, n, p.data());
@@ -350,7 +350,7 @@ TEST_P(Kernels, runs_of_keys_add_up_as_one_after_the_other) {
   EXPECT_EQ(std::memcmp(want.data(), got.data(), size_t(m.rows) * wide * sizeof(float)), 0);
 }
 
-// From q to o: whatever size its panel has, a row comes out the same.
+// From q to o: the result of a row does not depend on the size of its panel.
 TEST_P(Kernels, smaller_panels_give_the_same_bits) {
   const CpuKernels* small = smaller_panels(m);
   if (!small) GTEST_SKIP() << "this machine has panels of one size";
@@ -394,7 +394,7 @@ TEST_P(Kernels, panels_of_four_that_lie_apart_give_the_same_bits_as_one_panel) {
   std::list<Buffer<float>> o_of;
   std::vector<const void*> queries;
   std::vector<float*> sums;
-  for (int n = many - 1; n >= 0; --n) {  // in another order than their rows
+  for (int n = many - 1; n >= 0; --n) {  // in a different order from their rows
     four->pack_q(q.rows.data() + 4 * n, 4, dim, 1.f, q_of.emplace_back(size_t(4 * dim * m.operand_bytes)).data());
     queries.insert(queries.begin(), q_of.back().data());
     float* const zeros = o_of.emplace_back(size_t(4 * dim)).data();
@@ -449,7 +449,7 @@ TEST_P(Kernels, add_is_unpack_and_add_for_the_rows_asked_for) {
     for (int i = 0; i < m.rows * padded(dim); ++i) o[size_t(i)] = float(draw());
     const std::vector<float> factor(m.rows, 0.3f);
     m.unpack(o.data(), dim, factor.data(), m.rows, parts.data(), dim);
-    std::vector<float*> to(m.rows, nullptr);  // those beyond n must not be touched
+    std::vector<float*> to(m.rows, nullptr);  // rows beyond n must not be touched
     std::vector<float> before(size_t(n) * dim);
     for (int r = 0; r < n; ++r) {
       to[r] = &rows[size_t((r * 5 + 2) % m.rows) * stride];
@@ -467,7 +467,7 @@ TEST_P(Kernels, add_is_unpack_and_add_for_the_rows_asked_for) {
 
 TEST_P(Kernels, gradients_and_their_transpose) {
   const float scale = m.scale_in_q ? 1.f : 0.75f;
-  const int panels = 2, keys = panels * m.rows;  // panels of keys, beside each other in the result
+  const int panels = 2, keys = panels * m.rows;  // panels of keys, adjacent in the result
   for (const int n : {keys_of(8), keys_of(24), keys_of(m.rows) + m.keys}) {
     const int query_panels = int(ceil_div(n, m.rows));
     const int64_t panel = int64_t(keys) * m.rows;
@@ -512,7 +512,7 @@ TEST_P(Kernels, gradients_and_their_transpose) {
         for (int j = 0; j < n; ++j)
           for (int r = 0; r < m.rows; ++r) {
             const auto of = [&](Buffer<char>& x, int rows, int64_t stride) {
-              const int group = m.operand_bytes == 2 ? 4 : 1;  // keys that lie together
+              const int group = m.operand_bytes == 2 ? 4 : 1;  // keys stored together
               return x.data() + (j / rows * stride + int64_t(at + r) / group * group * rows + j % rows * group +
                                  (at + r) % group) * m.operand_bytes;
             };
@@ -542,7 +542,7 @@ TEST_P(Kernels, numbers_widen_and_narrow_as_the_formats_say) {
   std::vector<float> values = {0.f, -0.f, 1.f, -2.5f, 65504.f, 65519.f, 65520.f, 1e-7f, 6e-8f, 3e-8f, 1e-40f, 3.4e38f,
                                INFINITY, -INFINITY, NAN, 1.00390625f, 1.01171875f, 1.00048828125f, 1.00146484375f};
   while (values.size() < 45) values.push_back(float(std::ldexp(draw(), int(draw(-20, 20)))));
-  const uint32_t all_ones = 0x7FFFFFFF;  // a NaN that rounding up would turn into 0
+  const uint32_t all_ones = 0x7FFFFFFF;  // a NaN that rounding up would change to 0
   std::memcpy(&values[20], &all_ones, 4);
   for (size_t n = 0; n <= values.size(); ++n) {
     Buffer<char> thin(n * size_of(m.dtype));

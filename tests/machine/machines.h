@@ -1,4 +1,4 @@
-// The loops of every machine that this CPU can be: with each level of features it has, and all that is below it.
+// The loops of every machine that this CPU supports, at each of its feature levels and all below.
 #pragma once
 #include <gtest/gtest.h>
 

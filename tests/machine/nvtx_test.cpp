@@ -1,4 +1,4 @@
-// Ranges of GPU runs, as a profiler sees them. No GPU is needed: nvtx_tool.cpp stands for the profiler.
+// NVTX ranges of GPU runs, as a profiler sees them. No GPU required: nvtx_tool.cpp plays the profiler.
 #include "machine/cuda/nvtx.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ int allocations = 0;
 
 }  // namespace
 
-// Not inlined: g++ 12 would see malloc and delete meet, and warn.
+// Not inlined: g++ 12 would see malloc paired with delete and warn.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* place = std::malloc(bytes)) return place;
@@ -45,7 +45,7 @@ TEST(Nvtx, a_range_has_the_line_of_its_problem) {
             "pop\npop\n");
 }
 
-// In a process of its own: NVTX looks for a tool once.
+// In a separate process, because NVTX searches for a tool only once.
 TEST(Nvtx, without_a_tool_no_text_is_made) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto child = [] {

@@ -1,5 +1,5 @@
-// A profiler as NVTX sees one, for nvtx_test.cpp: it takes the three calls of a domain that Range makes and writes down
-// what it heard. NVTX loads it by the path in NVTX_INJECTION64_PATH and asks it for InitializeInjectionNvtx2.
+// A profiler as NVTX sees it, for nvtx_test.cpp: it takes the three domain calls that Range makes and logs them. NVTX
+// loads it from the path in NVTX_INJECTION64_PATH and calls InitializeInjectionNvtx2.
 #define NVTX_NO_IMPL
 #include <nvtx3/nvToolsExt.h>
 

@@ -14,7 +14,7 @@ namespace {
 constexpr Extents kShape{2, 37, 3, 21};
 constexpr DType kFloats[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3};
 
-// Values that every dtype holds exactly, another one at every place.
+// Distinct values that every dtype represents exactly.
 Owned numbered(DType dtype, const Extents& e, Layout layout, int start = 0) {
   Owned o(dtype, e, layout);
   int n = start;
@@ -60,7 +60,7 @@ TEST(Ops, sums_scale_and_broadcast) {
                           Extents{1, 1, 1, 21}}) {
     Owned x = numbered(DType::bf16, e, Layout::bshd), y = numbered(DType::f32, kShape, Layout::bshd, 2);
     const Owned before = numbered(DType::f32, kShape, Layout::bshd, 2);
-    if (e.batch == 1) x.t.stride.batch = 999;  // of an axis that is 1, and so is not used
+    if (e.batch == 1) x.t.stride.batch = 999;  // the stride of an axis of length 1 is not used
     if (e.seq == 1) x.t.stride.seq = 999;
     if (e.head == 1) x.t.stride.head = 999;
     ASSERT_EQ(add(x.t, y.t, nullptr).message, "");

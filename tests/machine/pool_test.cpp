@@ -1,5 +1,5 @@
-// The pool over a model of a driver. The model keeps a vector clock for every stream: whether one point of a stream is
-// ordered before a point of another is then a comparison, so a block that comes too early is seen, not hoped for.
+// The pool over a model of a driver. The model keeps a vector clock per stream, so ordering between points of two
+// streams is a comparison: a block that is reused too early is detected with certainty.
 #include "machine/pool.h"
 
 #include <gtest/gtest.h>
@@ -17,13 +17,13 @@ namespace attune {
 namespace {
 
 constexpr size_t kMiB = size_t(1) << 20;
-using Clock = std::map<uint64_t, uint64_t>;  // how far each stream, by id, is known to be
+using Clock = std::map<uint64_t, uint64_t>;  // by stream id: progress known of each stream
 
 void join_clocks(Clock& to, const Clock& from) {
   for (const auto& [id, time] : from) to[id] = std::max(to[id], time);
 }
 
-struct Point {  // of a stream
+struct Point {  // a point in a stream
   uint64_t id = 0, time = 0;
   bool before(const Clock& c) const {
     const auto at = c.find(id);
@@ -33,24 +33,24 @@ struct Point {  // of a stream
 
 struct Model {
   size_t capacity = size_t(1) << 40, held = 0;
-  std::map<void*, uint64_t> id_of{};       // of the streams that are alive, by handle
-  std::map<uint64_t, Clock> clock{};       // of every stream that ever was
+  std::map<void*, uint64_t> id_of{};       // live streams, by handle
+  std::map<uint64_t, Clock> clock{};       // of every stream ever opened
   std::map<void*, Clock> event{};
-  Clock done{};                            // what the host has seen to be over
-  std::map<char*, size_t> taken{};         // the driver's own view of what is out
-  std::map<char*, Point> freed{};          // where the pool's user let go of an address
-  std::map<void*, size_t> kept{};          // what came back and was not yet returned to the system
+  Clock done{};                            // completed as seen by the host
+  std::map<char*, size_t> taken{};         // the driver's own record of allocations
+  std::map<char*, Point> freed{};          // point where the pool's user freed an address
+  std::map<void*, size_t> kept{};          // returned to the driver, not yet to the system
   char* next = reinterpret_cast<char*>(uintptr_t(1) << 40);
   uint64_t last_id = 0;
   uintptr_t last_event = 0;
   int takes = 0, gives = 0, marks = 0, waits = 0, finishes = 0, wrong = 0;
   bool broken_marks = false;
-  std::function<void()> after_mark{};  // what another thread does meanwhile: the pool's lock is not held
+  std::function<void()> after_mark{};  // runs like another thread: the pool's lock is not held
   std::mt19937 random{1};
-  int passes = 50;  // of 100 questions whether an event has passed
+  int passes = 50;  // percentage of event queries that report completion
 
   Clock& of(void* handle) {
-    wrong += !id_of.count(handle);  // a stream that is gone
+    wrong += !id_of.count(handle);  // a closed stream
     return clock[id_of[handle]];
   }
   void step(void* handle) { of(handle)[id_of[handle]] += 1; }
@@ -123,7 +123,7 @@ struct Model {
     return d;
   }
 
-  // As a caller does: allocate, and what is wrong with what came.
+  // Allocates as a caller does, and checks the block.
   char* get(Pool& pool, size_t bytes, PoolStream s) {
     void* out = nullptr;
     const Status status = pool.allocate(bytes, s, out);
@@ -228,7 +228,7 @@ TEST(Pool, a_block_without_an_event_stays_with_its_stream) {
   EXPECT_EQ(m.marks, 0);
   char* other = m.get(pool, 1024, b);
   EXPECT_NE(other, block);
-  m.put(pool, other, b);  // there are two now
+  m.put(pool, other, b);  // now there are two
   EXPECT_EQ(m.marks, 1);
   EXPECT_EQ(m.get(pool, 1024, b), other);
   EXPECT_NE(m.get(pool, 1024, b), block);
@@ -259,7 +259,7 @@ TEST(Pool, out_of_memory_gives_back_and_asks_once_more) {
   m.passes = 0;
   std::vector<char*> all;
   for (int n = 0; n < 6; ++n) all.push_back(m.get(pool, kMiB, a));
-  all.push_back(m.get(pool, 1024, a));  // too small for an event of its own
+  all.push_back(m.get(pool, 1024, a));  // too small for a separate event
   for (char* place : all) m.put(pool, place, a);
   EXPECT_EQ(pool.statistics().free_blocks, 7u);
   char* large = m.get(pool, 8 * kMiB, b);
@@ -303,7 +303,7 @@ TEST(Pool, an_event_that_cannot_be_recorded_is_told_and_the_block_stays_with_its
   m.passes = 100;
   Pool pool(m.driver(), {.mark_from = 0});
   const PoolStream a = m.open(handle(0)), b = m.open(handle(1));
-  for (int n = 0; n < 2; ++n) {  // the second time there is an event of an earlier free
+  for (int n = 0; n < 2; ++n) {  // the second time, an event of an earlier free exists
     char* block = m.get(pool, 1024, a);
     m.broken_marks = true;
     EXPECT_EQ(pool.free(block, a).message, "the model records no events");
@@ -323,7 +323,7 @@ TEST(Pool, an_event_does_not_cover_what_another_thread_frees_meanwhile) {
   char* small = m.get(pool, 1024, a);
   m.put(pool, large, a);
   EXPECT_EQ(m.get(pool, 4096, a), large);
-  m.put(pool, large, a);  // the home has its event now
+  m.put(pool, large, a);  // the home stream now has its event
   EXPECT_EQ(m.get(pool, 4096, a), large);
   m.after_mark = [&] { m.put(pool, small, a); };
   m.put(pool, large, a);
@@ -437,7 +437,8 @@ TEST(Pool, a_pool_that_keeps_nothing_hands_everything_through) {
   EXPECT_EQ(m.wrong, 0);
 }
 
-// Random streams that come and go, sizes and lifetimes, buffers freed on other streams than they were made on.
+// Random streams that open and close, random sizes and lifetimes, buffers freed on other streams than they were
+// allocated on.
 TEST(Pool, no_two_live_buffers_alias_and_no_block_comes_too_early) {
   for (unsigned seed = 1; seed <= 40; ++seed) {
     Model m;
@@ -458,7 +459,7 @@ TEST(Pool, no_two_live_buffers_alias_and_no_block_comes_too_early) {
     std::mt19937 random(seed);
     for (int step = 0; step < 3000; ++step) {
       const size_t which = random() % streams.size();
-      if (random() % 200 == 0) {  // this stream ends, and its handle comes back; what it made is let go of first
+      if (random() % 200 == 0) {  // closes the stream and reuses its handle; its buffers are freed first
         for (auto at = live.begin(); at != live.end();) {
           if (at->second.made_on.id != streams[which].id) { ++at; continue; }
           blocks -= pool_bytes(pool_bucket(at->second.bytes));
@@ -479,14 +480,14 @@ TEST(Pool, no_two_live_buffers_alias_and_no_block_comes_too_early) {
         auto at = live.begin();
         std::advance(at, long(random() % live.size()));
         const PoolStream to = random() % 4 ? at->second.made_on : streams[which];
-        // The caller's duty: what ran on the first stream is ordered before the free on the other.
+        // The caller's duty: work on the first stream is ordered before the free on the other.
         join_clocks(m.of(to.handle), m.of(at->second.made_on.handle));
         blocks -= pool_bytes(pool_bucket(at->second.bytes));
         m.put(pool, at->first, to);
         live.erase(at);
       }
       ASSERT_EQ(m.wrong, 0) << "seed " << seed << ", step " << step;
-      // Where every free block can be given back, what is kept is bounded. A block may be one step too large.
+      // If every free block can be returned, the kept memory is bounded. A block may be one size class too large.
       if (seed % 2 && keeps_all) {
         const PoolStatistics t = pool.statistics();
         ASSERT_LE(t.block_bytes + t.free_bytes, peak + peak / 8 + slack + 512 * 40) << "seed " << seed;
@@ -505,7 +506,7 @@ TEST(Pool, no_two_live_buffers_alias_and_no_block_comes_too_early) {
   }
 }
 
-// A driver over this machine's memory, so that two owners of one byte would be seen, and a sanitizer sees more.
+// A driver over host memory, which detects two owners of one byte, also under a sanitizer.
 struct Heap {
   std::mutex mutex{};
   std::atomic<uintptr_t> events{0};
@@ -561,7 +562,7 @@ TEST(Pool, threads_never_share_a_buffer) {
         for (size_t n = 0; n < b.bytes; ++n) wrong[size_t(t)] += b.data[n] != b.tag;
         wrong[size_t(t)] += !pool.free(b.data, s).ok();
       };
-      const PoolStream s{uint64_t(t / 2 + 1), nullptr};  // two threads to a stream
+      const PoolStream s{uint64_t(t / 2 + 1), nullptr};  // two threads per stream
       for (int step = 0; step < kSteps; ++step) {
         if (mine.size() < 6 && random() % 2) {
           const size_t bytes = 1 + random() % (size_t(1) << (6 + random() % 10));

@@ -1,4 +1,5 @@
-// What modules do not show of the row operations: views with gaps, what lies between rows, threads, dropout's share.
+// Properties of the row operations that modules do not exercise: strided views, memory between rows, threads, the rate
+// of dropout.
 #include "machine/layer_ops.h"
 
 #include <gtest/gtest.h>

@@ -20,7 +20,7 @@
 namespace attune {
 namespace {
 
-// Every worker once: plain integers, so that a race is a race for the thread sanitizer too.
+// Runs every worker once. Plain integers, so that the thread sanitizer detects a race.
 bool each_once(int workers) {
   std::vector<int> runs(workers);
   auto work = [&](int worker) { ++runs[worker]; };
@@ -39,7 +39,7 @@ TEST(Threads, every_worker_runs_once) {
 }
 
 TEST(Threads, workers_are_threads_and_the_caller_is_worker_0) {
-  // Two workers that wait for each other finish only where they run at once.
+  // Two workers that wait for each other finish only if they run concurrently.
   std::atomic<int> here{0};
   std::thread::id first{};
   auto meet = [&](int worker) {
@@ -106,8 +106,8 @@ TEST(Threads, nested_calls_finish) {
   EXPECT_EQ(leaves, 24);
 }
 
-#ifndef ATTUNE_TSAN  // which allows no thread in a child of a process with threads
-// The exit status of a child; 99 where it does not end within 20 seconds.
+#ifndef ATTUNE_TSAN  // TSan forbids threads in the child of a multithreaded process
+// The exit status of a child process; 99 if it does not end within 20 seconds.
 template <class F>
 int in_child(F f) {
   const pid_t child = fork();
@@ -146,7 +146,7 @@ TEST(Threads, a_grandchild_too) {
   EXPECT_EQ(in_child([] { return each_once(3) && in_child([] { return each_once(3); }) == 0 && each_once(3); }), 0);
 }
 
-// The helpers sleep while static objects are destroyed.
+// The helper threads sleep while static objects are destroyed.
 TEST(Threads, a_process_with_a_pool_exits_cleanly) {
   EXPECT_EQ(in_child([]() -> bool {
     each_once(8);

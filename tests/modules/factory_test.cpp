@@ -1,4 +1,4 @@
-// Names become lines that the library knows, with a reason.
+// Names become module lines that the library accepts, with a reason.
 #include "modules/factory.h"
 
 #include "tests/modules/world.h"
@@ -117,7 +117,7 @@ TEST(Factory, lists_over_ranks_travel_by_heads_or_by_keys) {
             "make: ring: heads_q = 8 do not divide among 3 ranks");
 }
 
-// Of zigzag's 2 R pieces a rank may have two longer ones.
+// With zigzag's 2 R pieces, a rank may get two of the longer ones.
 TEST(Factory, any_length_is_spread_over_ranks) {
   EXPECT_EQ(chosen("ring_dense", {.len = 1003, .causal = true, .ranks = 4}).line,
             "forward f32 b1 h8 q252 k252 d64 causal : ring layout=zigzag ranks=4 tokens=1003");

@@ -1,4 +1,4 @@
-// Graphs that no module has: values that several steps read, in every order.
+// Graphs that no module has: values read by several steps, in every order.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Modules against their formulas in double, forward and backward; and what a user may rely on beside the numbers.
+// Modules compared with their formulas in double, forward and backward; and guarantees beyond the numbers.
 #include "tests/modules/plain.h"
 #include "tests/modules/world.h"
 
@@ -25,7 +25,7 @@ void compare(std::string_view line, const Formula& formula) {
   ASSERT_EQ(want.size(), w.out.size());
   for (size_t n = 0; n < want.size(); ++n) ASSERT_NEAR(w.out[n], want[n], 2e-5 * (1 + std::abs(want[n]))) << n;
 
-  // The slope of the loss along a random direction, by the formula in double, and by the gradient.
+  // The slope of the loss along a random direction, from the formula in double and from the gradient.
   const auto slope = [&](plain::Vector* at, const std::vector<float>& along, const plain::Vector& at_x,
                          const plain::Vector& at_memory) {
     constexpr double kStep = 1e-5;
@@ -44,7 +44,7 @@ void compare(std::string_view line, const Formula& formula) {
                          const std::string& of) {
     const double size = std::sqrt(dot(gradient, gradient) * dot(along, along) / double(along.size()));
     EXPECT_NEAR(dot(gradient, along), want_slope, 1e-4 * (size + 0.2))
-        << of;  // a key bias has no gradient but rounding
+        << of;  // the gradient of a key bias is rounding only
   };
   unsigned seed = 500;
   for (const Parameter& one : module->graph().parameters) {
@@ -73,7 +73,7 @@ TEST(Module, multihead_is_its_formula) {
   compare("multihead f32 b2 s9 e24 h4/2 rope=half theta=500 dim_v=10 bias=0 | causal", with(t));
   t = s, t.memory = 13, t.causal = false;
   compare("multihead f32 b2 s9 e24 h4/2 memory=13", with(t));
-  t.half = true;  // turns nothing there: the memory has no place in the sequence
+  t.half = true;  // rotates nothing: memory has no positions in the sequence
   compare("multihead f32 b2 s9 e24 h4/2 memory=13 rope=half", with(t));
 }
 
@@ -160,11 +160,11 @@ TEST(Module, a_gradient_of_the_input_that_nobody_wants_changes_no_other) {
   EXPECT_EQ(w.gradient(module->graph().parameters[0]), first);
 }
 
-// A call writes its results, the tape, the workspace and, of a backward, the gradients: each lies apart.
+// A call writes its outputs, the tape, the workspace and, in a backward, the gradients; none of them may overlap.
 TEST(Module, what_a_call_writes_shares_no_memory) {
   const auto module = made("longnet_decoder f32 b1 s4 e16 h2 memory=3 | causal");
   ModuleWorld w(*module);
-  w.workspace.resize(w.workspace.size() + w.tape.size());  // a tape inside it meets nothing else
+  w.workspace.resize(w.workspace.size() + w.tape.size());  // space for a tape that overlaps nothing else
   ASSERT_LT(module->graph().tape_bytes, module->graph().gradient_bytes);
   ASSERT_EQ(w.both().message, "");
   std::byte* gradients = nullptr;
@@ -185,7 +185,7 @@ TEST(Module, what_a_call_writes_shares_no_memory) {
     EXPECT_EQ(module->forward(forward).message, "module: out shares memory with the " + name);
     EXPECT_EQ(module->backward(of_x).message, "module: dx shares memory with the " + name);
     EXPECT_EQ(module->backward(of_memory).message, "module: d_memory shares memory with the " + name);
-    // What is only read may lie in what is only read too.
+    // Inputs may overlap other memory that is only read.
     ModuleCall reads = w.call(), back = backward();
     reads.x.data = back.d_out.data = place;
     const bool written = name == "tape" || name == "workspace";
@@ -265,7 +265,7 @@ TEST(Module, shares_the_parameters_of_another_shape) {
   Settings other;
   std::unique_ptr<Module> none;
   ASSERT_EQ(read_settings("llama f32 b1 s7 e32 h2", other).message, "");
-  EXPECT_EQ(Module::make(other, this_cpu(), a.get(), none).message, "");  // heads change no shape
+  EXPECT_EQ(Module::make(other, this_cpu(), a.get(), none).message, "");  // heads do not change a shape
   ASSERT_EQ(read_settings("llama f32 b1 s7 e32 h4 ffn=512", other).message, "");
   EXPECT_EQ(Module::make(other, this_cpu(), a.get(), none).message,
             "module: 'llama f32 b1 s7 e32 h4 ffn=512 | causal' and 'llama f32 b1 s4 e32 h4 seed=5 | causal' differ in "

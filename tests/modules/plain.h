@@ -1,5 +1,5 @@
-// The modules in double, written as their formulas: what the library's are compared with, and whose finite differences
-// are their gradients. Shares nothing with src/modules but the names of parameters.
+// The modules in double, written as formulas. The library's modules are compared with them, and their finite
+// differences give the gradients. Shares only parameter names with src/modules.
 #pragma once
 #include <cmath>
 #include <functional>
@@ -58,7 +58,7 @@ inline double active(const std::string& act, double x) {
   return act == "gelu" ? x * 0.5 * std::erfc(-x / std::sqrt(2.)) : x / (1 + std::exp(-x));
 }
 
-// [tokens, heads, dim] by the angle of each token's place.
+// Rotates [tokens, heads, dim] by the angle of each token's position.
 inline void rotate(Vector& x, const Shape& s, int heads) {
   if (!s.pairs && !s.half) return;
   for (size_t r = 0; r < x.size() / size_t(heads * s.dim); ++r)

@@ -1,5 +1,5 @@
-// A module whose attention spans ranks, each with its shard: their outputs are those of one module over the whole
-// sequence, and their parameter gradients add up to its.
+// A module whose attention spans ranks, one shard each: the outputs equal those of one module over the whole sequence,
+// and the parameter gradients sum to its gradients.
 #include <list>
 #include <thread>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kBatch = 2;
 
-// Rows of the whole sequence that a shard has, or back.
+// Copies a shard's rows out of the whole sequence, or back.
 void move_rows(const Shards& shards, int rank, int embed, std::vector<float>& whole, std::vector<float>& shard,
                bool back) {
   const int rows = shards.count(rank);
@@ -25,7 +25,7 @@ void move_rows(const Shards& shards, int rank, int embed, std::vector<float>& wh
       }
 }
 
-// In the line of ranks `s?` stands for the tokens of each.
+// In the line `of_ranks`, `s?` stands for the tokens of each rank.
 void compare(const std::string& one, const std::string& of_ranks) {
   SCOPED_TRACE(of_ranks);
   const auto whole = made(one);
@@ -40,7 +40,7 @@ void compare(const std::string& one, const std::string& of_ranks) {
   const Shards shards = ring.shards;
   const int ranks = shards.ranks, embed = whole->settings().embed;
   Device cpu = this_cpu();
-  cpu.units = 1;  // ranks are the threads
+  cpu.units = 1;  // ranks provide the parallelism
   std::vector<Transport> transports;
   ASSERT_EQ(make_ranks(ranks, transports).message, "");
   std::vector<std::unique_ptr<Module>> modules;
@@ -100,7 +100,7 @@ TEST(Ranks, modules_over_ranks_are_the_module_over_the_whole) {
           "multihead f32 b2 s? e32 h4/2 | causal : ring layout=ulysses ranks=2 tokens=32 | 8x8 local_window window=8");
 }
 
-// A row is turned by its token's place in the whole sequence, and ranks need not have as many.
+// Rotary uses a token's position in the whole sequence, and ranks may have different lengths.
 TEST(Ranks, rotary_counts_tokens_of_the_whole_and_lengths_need_not_divide) {
   for (const char* layout : {"ring", "zigzag", "striped", "ulysses"})
     for (const char* rope : {"half", "pairs"})

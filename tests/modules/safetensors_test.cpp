@@ -1,5 +1,5 @@
-// Files of parameters: what was saved is loaded, other dtypes are converted when asked, and no malformed file is more
-// than a sentence.
+// Parameter files: what was saved can be loaded, other dtypes are converted on request, and a malformed file gives an
+// error message and nothing worse.
 #include "modules/safetensors.h"
 
 #include <sys/resource.h>
@@ -29,7 +29,7 @@ class Safetensors : public testing::Test {
     std::ofstream(file("x"), std::ios::binary) << bytes;
     return file("x");
   }
-  // A file of this header and so many bytes of data.
+  // Writes a file with this header and `data` bytes of data.
   std::string written(const std::string& header, size_t data) const {
     std::string bytes(8, '\0');
     for (size_t n = 0; n < 8; ++n) bytes[n] = char(header.size() >> (8 * n));
@@ -138,7 +138,7 @@ TEST_F(Safetensors, saving_through_a_link_changes_what_it_points_at) {
   fs::create_directories(folder_ / "far");
   std::ofstream(file("far/old")) << "old";
   fs::create_symlink("far/old", file("old"));
-  fs::create_symlink("far/new", file("new"));  // which is not there yet
+  fs::create_symlink("far/new", file("new"));  // does not exist yet
   fs::create_symlink(file("new"), file("twice"));
   for (const char* name : {"old", "new", "twice"}) {
     ASSERT_EQ(save(*m, file(name), "").message, "");

@@ -1,4 +1,4 @@
-// A module's line: read, printed, and every mistake in it a sentence.
+// A module's line: parsed, printed, and every mistake reported.
 #include <gtest/gtest.h>
 
 #include "modules/settings.h"

@@ -1,5 +1,5 @@
-// Modules with variants inside: every parameter's gradient is the slope of the loss. Whether the variants themselves
-// are right is for the conformance cases to say; here it is whether the module gives them what they take.
+// Modules that contain variants: every parameter's gradient equals the slope of the loss. Conformance cases check the
+// variants themselves; these tests check that modules pass them the right inputs.
 #include <algorithm>
 
 #include "tests/modules/world.h"
@@ -14,7 +14,7 @@ void write(const ModuleWorld& w, const Parameter* p, const std::vector<float>& x
 
 double length(const std::vector<float>& x) { return std::sqrt(dot(x, x)); }
 
-// The slope along a direction of one parameter or input, by two forwards.
+// The slope along a direction of one parameter or input, from two forwards.
 double slope(ModuleWorld& w, std::vector<float>& at, const std::vector<float>& along, const Parameter* p, float step) {
   const std::vector<float> before = at;
   double loss[2];
@@ -29,15 +29,15 @@ double slope(ModuleWorld& w, std::vector<float>& at, const std::vector<float>& a
   return (loss[1] - loss[0]) / (2 * step);
 }
 
-// What rounding may do to a slope: elements of out are off by some 16 roundings of f32, each on its own, so it is their
-// squares that add up in a loss.
+// The effect of rounding on a slope: elements of out have independent errors of about 16 f32 roundings, so their
+// squares add up in the loss.
 double noise(const ModuleWorld& w, float step) {
   double squares = 0;
   for (size_t n = 0; n < w.out.size(); ++n) squares += std::pow(double(w.out[n]) * double(w.d_out[n]), 2);
   return 16 * 0x1p-24 * std::sqrt(squares) / step;
 }
 
-// Along the gradient, where the slope is steepest, and at random to its side, where what it lacks would be.
+// Combines the gradient, where the slope is steepest, with a random direction, which exposes missing components.
 std::vector<float> direction(const std::vector<float>& gradient, unsigned seed) {
   std::vector<float> along = randoms(gradient.size(), seed);
   const double side = dot(along, gradient) < 0 ? -1 : 1, random = side / length(along), steepest = 1 / length(gradient);
@@ -45,8 +45,8 @@ std::vector<float> direction(const std::vector<float>& gradient, unsigned seed) 
   return along;
 }
 
-// Parameters in `blind` do not change the loss: their slope is nothing but noise, and their gradient nothing but
-// rounding, 16 of f32 beside all of them. Any other is a thousand times that, and agrees with its slope.
+// Parameters in `blind` do not affect the loss: their slope is noise and their gradient is rounding, within 16 f32
+// roundings of all gradients together. Any other gradient is a thousand times larger and agrees with its slope.
 void check_slopes(std::string_view line, std::initializer_list<std::string_view> blind = {}) {
   constexpr float kStep = 1.f / 64;
   SCOPED_TRACE(line);
@@ -93,7 +93,7 @@ void check_slopes(std::string_view line, std::initializer_list<std::string_view>
 TEST(Variants, dilated_inside_a_module) {
   check_slopes("multihead f32 b2 s24 e32 h4/2 norm=1 rope=pairs | causal : dilated mode=longnet norm=lse rates=1,2 "
                "segments=8,16");
-  // A softmax does not see what is added to all of its logits: a bias of keys, where nothing turns them.
+  // A softmax is invariant to a constant in all logits, such as a key bias without rotary embedding.
   check_slopes("longnet_encoder f32 b1 s24 e32 h4 | full : dilated mode=headgroup norm=divide rates=1,2 segments=8,16",
                {"self_attn.k_proj.bias"});
 }
@@ -106,12 +106,12 @@ TEST(Variants, native_sparse_attention_inside_a_module) {
     };
     check_slopes(line("mean"));
     check_slopes(line("conv"));
-    check_slopes(line("mlp"), {"phi_k.b2"});  // the same number in every compressed key
+    check_slopes(line("mlp"), {"phi_k.b2"});  // a constant in every compressed key
   }
   check_slopes("llama f32 b1 s40 e32 h4/2 | causal : nsa d=4 gate=sigmoid l=8 n=8 phi=mean s=8 w=0");
 }
 
-// Rotary, projections and gates included: the gate lets one branch through, and every branch sees all tokens.
+// Includes rotary, projections and gates: the gate passes one branch, and every branch sees all tokens.
 TEST(Variants, a_branch_that_sees_everything_is_attention_with_rotary) {
   const auto plain = made("multihead f32 b2 s40 e32 h4/2 rope=pairs | causal");
   disturb(*plain);
@@ -144,8 +144,8 @@ TEST(Variants, block_lists_inside_a_module) {
 }
 
 TEST(Variants, adaptive_blocks_inside_a_module) {
-  // All blocks are kept: which ones are is not smooth. Nor is relu at 0: with so few hidden units none is within a step
-  // of it. What the scorer adds to every score changes no softmax of them.
+  // All blocks are kept, because the choice is not differentiable. ReLU is not smooth at 0 either, but with so few
+  // hidden units none is within a step of it. A constant that the scorer adds to all scores cancels in their softmax.
   check_slopes("multihead f32 b1 s24 e32 h4/2 | causal : adaptive block=8 density=1 hidden=4", {"scorer.b2"});
   check_slopes("multihead f32 b1 s20 e32 h2 | full : adaptive block=8 density=1 hidden=3 per_head=1", {"scorer.b2"});
   const auto noisy = made("multihead f32 b1 s40 e32 h4 | causal : adaptive block=8 density=0.5 hidden=6 noise=gumbel");
@@ -184,7 +184,7 @@ TEST(Variants, options_of_attention) {
   check_slopes("multihead f32 b1 s12 e32 h4 softcap=5 | window4,4 softcap alibi");
 }
 
-// As it is evaluated: what a module with dropout computes without a seed is what one without dropout does.
+// Evaluation: a module with dropout and no seed equals one without dropout.
 TEST(Variants, attention_drops_nothing_without_a_seed) {
   const std::pair<std::string, std::string> tails[] = {
       {"multihead f32 b1 s24 e32 h4", "causal"},
@@ -209,7 +209,7 @@ TEST(Variants, attention_drops_nothing_without_a_seed) {
   }
 }
 
-// The feed-forward of a LongNet layer has a use for the number, whatever its attentions have.
+// The feed-forward of a LongNet layer uses dropout, whether or not its attention does.
 TEST(Variants, dropout_of_a_layer_need_not_be_its_attention_s) {
   for (const char* line : {"longnet_encoder f32 b1 s16 e32 h4 dropout=0.3 | causal",
                            "longnet_decoder f32 b1 s16 e32 h4 dropout=0.3 | causal",

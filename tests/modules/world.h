@@ -1,4 +1,4 @@
-// A module with inputs for tests: everything on the CPU, random, with memory that is not what it was before.
+// A module with random inputs for tests, all on the CPU, with poisoned memory.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ inline std::vector<float> randoms(size_t count, unsigned seed, float scale = 1.f
   return x;
 }
 
-// A parameter is not left as it began: norms of 1 and biases of 0 would hide mistakes.
+// Changes all parameters: initial norms of 1 and biases of 0 would hide mistakes.
 inline void disturb(const Module& m) {
   unsigned seed = 100;
   for (const Parameter& p : m.graph().parameters) {
@@ -39,7 +39,7 @@ inline void disturb(const Module& m) {
   }
 }
 
-// Values of an f32 module, and a call over them.
+// The tensors of an f32 module, and a call over them.
 struct ModuleWorld {
   const Module& module;
   std::vector<float> x, memory, out, d_out, dx, d_memory;
@@ -79,7 +79,7 @@ struct ModuleWorld {
     c.d_out = tensor(d_out, len), c.dx = tensor(dx, len), c.d_memory = tensor(d_memory, keys), c.add = add;
     return module.backward(c);
   }
-  Status both() {  // passes, one after the other
+  Status both() {  // a forward, then a backward
     const Status s = forward();
     return s.ok() ? backward() : s;
   }

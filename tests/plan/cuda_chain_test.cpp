@@ -1,5 +1,5 @@
-// The GPU backends as a chain, on machines that are not here: over every case of the conformance suite, somebody takes
-// it, refusals are sentences, plans are sane and pure. What single links say: cuda_test.cpp and gpu_chain_test.cpp.
+// The chain of GPU backends on absent devices, over every conformance case: some backend accepts it, refusals are
+// sentences, and plans are sane and pure. For single backends see cuda_test.cpp and gpu_chain_test.cpp.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -18,9 +18,9 @@ class CudaChain : public testing::Test {
   void SetUp() override {
     if (!find_backend("cuda_standard")) GTEST_SKIP() << "this build has no GPU code";
     for (const Backend* b : backends())
-      if (!b->only_by_name && !b->name.starts_with("cpu_")) gpu_.push_back(b);  // compositions among them
+      if (!b->only_by_name && !b->name.starts_with("cpu_")) gpu_.push_back(b);  // including compositions
   }
-  // The plan of the first link that takes it, as the planner chooses; "" or all refusals.
+  // Plans with the planner's choice; returns "" or all refusals.
   std::string refusals(const Problem& p, const Device& d, Plan& plan) const {
     return Planner{.device = d}.plan(p, plan).message;
   }
@@ -54,7 +54,7 @@ TEST_F(CudaChain, nobody_runs_on_a_cpu_or_on_a_gpu_before_turing) {
     }
 }
 
-// GPUs after Hopper: the kernels for Ampere serve them, and those with Hopper's own instructions refuse.
+// GPUs after Hopper: the Ampere kernels serve them, and kernels with Hopper instructions refuse.
 TEST_F(CudaChain, later_gpus_take_what_ampere_takes) {
   for (const int arch : {100, 103, 120}) {
     Device later = known("h200");
@@ -75,7 +75,7 @@ TEST_F(CudaChain, later_gpus_take_what_ampere_takes) {
   }
 }
 
-// From Ampere on the chain has a link for everything but what no kernel knows; on Turing for what is dense, but bf16.
+// From Ampere on, the chain serves everything that some kernel implements; on Turing, dense attention except bf16.
 TEST_F(CudaChain, somebody_takes_every_case) {
   for (const char* word : kGpus) {
     const Device d = known(word);
@@ -84,7 +84,7 @@ TEST_F(CudaChain, somebody_takes_every_case) {
       const Problem& p = c.problem;
       if (!golden_supports(p).ok() || p.has(Option::descale)) continue;
       if (d.arch < 80 && (p.dtype.q == DType::bf16 || p.has(Option::append) || p.variant.text[0])) continue;
-      // Of these cuda_standard, the only one to take them, promises nothing.
+      // cuda_standard, the only backend for these, gives no reproducibility guarantee.
       const bool only_standard = d.arch < 80 || p.dtype.q == DType::f32 || p.dim_qk % 8 || p.dim_v % 8;
       if (only_standard && p.reproducible == Reproducible::batch) continue;
       const bool biased = p.has(Option::bias) || p.has(Option::block_bias);
@@ -117,9 +117,8 @@ TEST_F(CudaChain, plans_are_sane_and_the_same_each_time) {
   }
 }
 
-// The fused kernels, at every head dim that has kernels of its own: a sequence twice as long needs at most twice the
-// memory, and a forward whose last tiles are shared two parts of 128 rows more for each multiprocessor, whatever the
-// length.
+// The fused kernels, at every head dim with separate kernels: doubling the length at most doubles the workspace. A
+// forward with stream-K adds two parts of 128 rows per SM, independent of the length.
 TEST_F(CudaChain, fused_kernels_need_memory_in_proportion_to_the_length) {
   std::vector<std::string> rests;
   for (const char* dim : {" d64 ", " d96 ", " d128 ", " d192 ", " d192/128 ", " d256 "})

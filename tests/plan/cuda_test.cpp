@@ -1,4 +1,4 @@
-// What the GPU backends would do on machines that are not here: supports and shape are pure, so a CPU can ask.
+// Plans of the GPU backends on absent devices: supports and shape are pure, so no GPU is needed.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,7 +11,7 @@
 namespace attune {
 namespace {
 
-// The backend's own answer; "" where it takes the problem.
+// The backend's refusal; "" if it accepts the problem.
 std::string refusal(std::string_view line, const Device& d) {
   const Backend* b = find_backend("sm80_forward");
   return b->supports(problem(line), d).message;
@@ -40,7 +40,7 @@ TEST(Cuda, a_build_without_gpu_code_says_so) {
   EXPECT_EQ(device_named("cuda:0", d).message,
             "device 'cuda:0': this build of attune has no GPU code: it was left out, or nvcc was not there");
   EXPECT_EQ(find_backend("sm80_forward"), nullptr);
-  // A plan for one, which needs none here, says it too: every backend that is there has another reason.
+  // Planning requires no GPU, and reports the same; each of the built backends has another reason.
   const std::string absent = "\n  this build of attune has no GPU code: it was left out, or nvcc was not there";
   const Problem p = problem("forward bf16 b1 h8 q128 k128 d64 full");
   Plan plan;
@@ -51,7 +51,7 @@ TEST(Cuda, a_build_without_gpu_code_says_so) {
             join("backend 'sm80_forward' is not one of ", backend_names()));
 }
 
-// A code serves its own family from its number on, PTX everything later.
+// Machine code serves its own family from its version on; PTX serves everything later.
 TEST(Cuda, a_gpu_that_the_build_has_no_code_for_is_told_what_it_has) {
   if (cuda::built_for().empty()) GTEST_SKIP() << "this build has no GPU code";
   EXPECT_EQ(cuda::has_code(52).message, join("this build of attune has GPU code for ", cuda::built_for(),
@@ -96,11 +96,11 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
   EXPECT_EQ(chosen("forward bf16 b16 h16 q8192 k8192 d128 causal ragged"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b1 h16 q16384 k16384 d64 full blocks128x128x99999"), "sm90_forward");
   for (const char* decode : {"d64 full", "d64 causal", "d128 full", "d128 causal", "d192 full", "d192/128 full",
-                          "d256 full", "d256 causal"})  // blocks share the keys of few tiles
+                          "d256 full", "d256 causal"})  // stream-K over few query tiles
     EXPECT_EQ(chosen(join("forward bf16 b1 h2 q128 k8192 ", decode)), "sm90_forward") << decode;
-  EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full sink"), "sm80_forward");  // it splits the keys
+  EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full sink"), "sm80_forward");  // split-KV
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d256 full ragged"), "sm80_forward");
-  EXPECT_EQ(chosen("forward bf16/bf16/f32 b1 h2 q512 k4096 d128 causal"), "sm90_forward");  // warpgroups share them
+  EXPECT_EQ(chosen("forward bf16/bf16/f32 b1 h2 q512 k4096 d128 causal"), "sm90_forward");  // split over warpgroups
   EXPECT_EQ(chosen("forward bf16/bf16/f32 b1 h2 q512 k16384 d128 causal"), "sm80_forward");
   EXPECT_EQ(chosen("forward bf16 b16 h32/8 q1 k8192 d128 full"), "sm80_forward");
 }
@@ -145,11 +145,11 @@ TEST_F(Sm90Forward, has_room_for_parts_where_the_last_tiles_of_a_long_full_mask_
     const Plan plan = planned(line);
     return plan.workspace_bytes >> 20;
   };
-  EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 full"), 13);  // 68 tiles and 132 blocks, 68 KB a part
+  EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 full"), 13);  // 68 tiles and 132 CTAs, 68 KB per part
   EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 causal"), 0);
   EXPECT_EQ(megabytes("forward bf16 b1 h16 q16384 k16384 d128 full sink"), 0);
-  EXPECT_EQ(megabytes("forward bf16 b32 h16 q512 k512 d128 full"), 0);      // too few keys
-  EXPECT_EQ(megabytes("forward bf16 b1 h33 q16384 k16384 d128 full"), 0);   // nothing is left
+  EXPECT_EQ(megabytes("forward bf16 b32 h16 q512 k512 d128 full"), 0);     // too few keys
+  EXPECT_EQ(megabytes("forward bf16 b1 h33 q16384 k16384 d128 full"), 0);  // no tiles remain in the last wave
 }
 
 TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
@@ -164,18 +164,19 @@ TEST_F(Sm90Forward, warpgroups_share_queries_where_tiles_are_few) {
   EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d96 causal"), two);
   EXPECT_EQ(tiles("forward bf16 b1 h8 q1024 k1024 d192/128 causal"), plain);
   EXPECT_EQ(tiles("forward bf16 b4 h16 q16384 k16384 d128 causal"), plain);
-  // Eight tiles of 128 queries and 128 steps: eight steps for a multiprocessor, where blocks share the keys of all.
+  // Eight tiles of 128 queries with 128 steps each: eight steps per SM with stream-K over all keys.
   EXPECT_EQ(tiles("forward bf16 b1 h8 q128 k16384 d128 full"), (Tiles{128, 128, 16}));
   EXPECT_EQ(tiles("forward bf16 b1 h8 q128 k16384 d128 full sink"), plain);
   EXPECT_EQ(tiles("forward bf16 b1 h8 q128 k1024 d128 full"), two);
   EXPECT_EQ(tiles("forward bf16 b1 h8 q512 k4096 d256 full"), (Tiles{128, 64, 4}));
   EXPECT_GT(planned("forward bf16 b1 h8 q128 k16384 d128 full").workspace_bytes, size_t(8) << 20);
-  // 1024 tiles for the queries of a head each, 128 where eight heads that share keys are one.
+  // 1024 tiles if every query head has its own, 128 if a GQA group of eight is packed into one.
   EXPECT_EQ(tiles("forward bf16 b16 h64 q16 k512 d64 full").q, 64);
   EXPECT_EQ(tiles("forward bf16 b16 h64/8 q16 k512 d64 full"), plain);
 }
 
-// 192 queries a tile, of three warpgroups: where keys and tiles are enough, and the last tile is not mostly empty.
+// 192 queries per tile, with three warpgroups: if there are enough keys and tiles, and the last tile is not mostly
+// empty.
 TEST_F(Sm90Forward, narrow_heads_have_tiles_of_192_queries_where_they_pay) {
   const auto tile_q = [](std::string_view line) {
     const Plan plan = planned(line);
@@ -184,19 +185,20 @@ TEST_F(Sm90Forward, narrow_heads_have_tiles_of_192_queries_where_they_pay) {
   for (const char* line : {"forward bf16 b8 h16 q4096 k4096 d64 full", "forward bf16 b8 h16 q4096 k512 d64 full",
                            "forward f16 b8 h16 q4096 k4096 d64 causal", "forward bf16 b8 h16 q4096 k2048 d40/64 causal",
                            "forward bf16 b8 h16 q4096 k4096 d64 full sink",
-                           "forward bf16 b1 h12 q2048 k2048 d64 full"})  // few tiles, and a wave less
+                           "forward bf16 b1 h12 q2048 k2048 d64 full"})  // few tiles, and one wave less
     EXPECT_EQ(tile_q(line), 192) << line;
   for (const char* line :
        {"forward bf16 b8 h16 q4096 k511 d64 full", "forward bf16 b8 h16 q4096 k2047 d64 causal",  // few keys
-        "forward bf16 b1 h8 q4096 k4096 d64 full",                                                // two waves of either
-        "forward bf16 b64 h16 q256 k4096 d64 full",  // 384 rows in place of 256
+        // Two waves with either size:
+        "forward bf16 b1 h8 q4096 k4096 d64 full",
+        "forward bf16 b64 h16 q256 k4096 d64 full",  // 384 rows instead of 256
         "forward bf16 b8 h16 q4096 k4096 d96 full", "forward bf16/bf16/f32 b8 h16 q4096 k4096 d64 full",
         "forward bf16 b8 h16 q4096 k4096 d64 full softcap",
         "forward bf16 b8 h16 q4096 k4096 d64 full blocks128x128x99999"})
     EXPECT_EQ(tile_q(line), 128) << line;
 }
 
-// A kernel of its own for each of three head dims; a sink and a running result are any kernel's.
+// Separate kernels for each of three head dims; every kernel supports a sink and accumulation.
 TEST_F(Sm90Forward, options_that_change_scores_have_kernels_of_their_own) {
   const auto kernel = [](std::string_view line) {
     const Plan plan = planned(line);
@@ -232,7 +234,7 @@ TEST_F(Sm90Forward, lists_of_smaller_blocks_and_lists_with_options_have_key_tile
     EXPECT_EQ(tile(blocks), 64) << blocks;
 }
 
-// What shape says, unless it is asked for by name: the next link is quicker there, or numbers end.
+// The refusal of shape, unless the backend is forced: the next backend is faster, or a limit is exceeded.
 TEST_F(Sm90Forward, leaves_what_is_too_few_and_too_many_to_the_next_link_and_says_so) {
   const auto says = [](std::string_view line, std::string_view forced = "") {
     Plan plan{.backend = find_backend("sm90_forward"), .problem = problem(line), .device = known("h200")};
@@ -317,7 +319,7 @@ TEST_F(Sm80Forward, splits_the_keys_where_the_grid_is_small) {
   EXPECT_EQ(planned("forward bf16 b1 h4 q64 k65536 d64 window128,0", "h200").splits, 1) << "a window sees few";
 }
 
-// A tile lies in one block: one of 128 rows would be half empty in a block of 64.
+// A tile lies within one block: 128 rows would be half empty in a block of 64.
 TEST_F(Sm80Forward, tiles_are_not_larger_than_the_blocks_of_a_list) {
   for (const char* dim : {"d64", "d128"}) {
     const auto tile = [&](const char* blocks) {
@@ -330,7 +332,7 @@ TEST_F(Sm80Forward, tiles_are_not_larger_than_the_blocks_of_a_list) {
   }
 }
 
-// What was quicker on an H200.
+// The faster choice on an H200.
 TEST_F(Sm80Forward, short_sequences_and_narrow_windows_have_tiles_of_fewer_rows) {
   const auto tile = [](std::string_view line) {
     const Plan plan = planned(line, "h200");
@@ -349,8 +351,8 @@ TEST_F(Sm80Forward, short_sequences_and_narrow_windows_have_tiles_of_fewer_rows)
   EXPECT_EQ(tile("forward bf16 b1 h16 q16384 k16384 d64 window1023,0"), std::pair(128, 128));
 }
 
-// A row's bits must not depend on the other sequences: neither on how many there are nor on their longest. A sequence
-// of few queries goes to the decode kernels, in parts of fixed size, also beside one that has many.
+// The bits of a row must not depend on the other sequences, neither on their number nor on the longest. A sequence with
+// few queries goes to the decode kernels, with fixed-size splits, also next to one with many queries.
 TEST_F(Sm80Forward, reproducible_by_batch_takes_one_way_for_every_length_of_the_others) {
   const Plan many = planned("forward bf16 b1 h32/8 q17 k128 d128 full repro=batch", "h200");
   const Plan others = planned("forward bf16 b64 h32/8 q512 k65536 d128 full repro=batch", "h200");
@@ -388,7 +390,7 @@ TEST_F(Sm80Forward, few_queries_go_to_the_decode_kernels) {
   EXPECT_GT(rows("forward bf16 b1 h32/8 q1 k8192 d128 full blocks64x64x100"), 16);
 }
 
-// Parts fill the multiprocessors, whole waves of them, and no more parts than pay for their merge.
+// Splits fill the SMs in whole waves, and there are no more than pay for the combine.
 TEST_F(Sm80Forward, decode_splits_fill_the_gpu) {
   const auto splits = [](std::string_view line) { return planned(line, "h200").splits; };
   EXPECT_EQ(splits("forward bf16 b1 h32/8 q1 k8192 d128 full"), 16) << "8 * 16 blocks on 132 multiprocessors";

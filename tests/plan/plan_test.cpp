@@ -1,4 +1,4 @@
-// Choosing: nothing is silent, nothing touches a device, and what was decided says why.
+// Planning: nothing is silent, nothing touches a device, and every decision has a reason.
 #include "plan/plan.h"
 
 #include <gtest/gtest.h>
@@ -17,14 +17,14 @@ namespace {
 constexpr const char* kForward = "forward f32 b2 h4 q64 k64 d64 causal";
 constexpr const char* kBackward = "backward f32 b2 h4 q64 k64 d64 causal";
 
-// A CPU that is described, not looked up: the same on every machine that runs this test.
+// A CPU that is described rather than detected: the same on every machine.
 Device plain_cpu() { return {.units = 2, .features = bit(Feature::blas), .name = "a CPU"}; }
 Device h200() {
   Device d;
   EXPECT_TRUE(known_device("h200", d).ok());
   return d;
 }
-// Refusals without those of the GPU's links, which every CPU gets in a build that has them.
+// Removes the refusals of GPU backends, which every CPU gets in a build that has them.
 std::string of_cpu(const std::string& refused) {
   std::string kept;
   for (size_t at = 0; at < refused.size();) {
@@ -119,8 +119,8 @@ TEST(Plan, a_rule_that_names_nobody_is_not_silent) {
   EXPECT_EQ(of_cpu(plan.refused), "\n  test.tsv:7: backend 'sm91_forward' is not one of " + backend_names());
 }
 
-// Pure, so it can be asked anywhere: either a plan for that GPU, or the reason of every backend. A CPU backend must
-// never take a GPU's problem.
+// Planning is pure and works anywhere: it gives a plan for that GPU, or the reason of every backend. A CPU backend must
+// never accept a GPU problem.
 TEST(Plan, what_an_h200_would_get_can_be_asked_anywhere) {
   for (const char* line : {"forward bf16 b4 h32/8 q4096 k4096 d128 causal", "forward f64 b1 h1 q8 k8 d8 full"}) {
     Plan plan;
@@ -207,9 +207,9 @@ TEST(PlanCache, a_refusal_is_given_each_time) {
   }
 }
 
-// Run under the thread sanitizer too. All threads ask for a new problem at the same moment, again and again: whoever
-// comes second must get the plan of the first, which others hold already. Rules that match nothing make planning slow
-// enough for two threads to be in it at once.
+// Also run under the thread sanitizer. All threads request a new problem at the same moment, repeatedly: the second
+// must get the plan of the first, which others already hold. Rules that match nothing make planning slow enough for two
+// threads to overlap.
 TEST(PlanCache, many_threads_find_the_same_plans) {
   constexpr int kThreads = 4, kProblems = 1000;
   const std::vector<Rule> rules(100'000, rule(Pass::backward, "cpu_standard"));
@@ -234,7 +234,7 @@ TEST(PlanCache, many_threads_find_the_same_plans) {
   }
 }
 
-// A backend that takes only calls with a scale of 1: what the arguments of a call tell, and no problem does.
+// A backend that accepts only a scale of 1, which depends on the arguments of a call and not on the problem.
 Status only_scale_one(const Plan&, const Args& a) {
   return a.scale == 1.f ? Status::good() : Status::no("picky: the scale is ", a.scale, ", not 1");
 }

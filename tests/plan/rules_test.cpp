@@ -1,4 +1,4 @@
-// The tuned-file format: what is read, what is refused and in which words, and which rule decides.
+// The tuned-file format: what is parsed, what is refused with which message, and which rule decides.
 #include "plan/rules.h"
 
 #include "plan/plan.h"
@@ -137,7 +137,7 @@ TEST(Rules, mistakes_name_line_what_was_given_and_what_is_accepted) {
   for (const auto& c : cases) EXPECT_EQ(refusal(c.text), c.message);
 }
 
-// One field of a good rule exchanged for a bad one.
+// Replaces one field of a valid rule by an invalid one.
 TEST(Rules, every_field_is_checked) {
   const struct { int field; std::string text, message; } cases[] = {
       {1, "sideways", "pass 'sideways' is not one of forward, backward"},
@@ -226,7 +226,7 @@ TEST(Match, work_is_batch_by_heads_by_keys) {
   EXPECT_FALSE(matches("forward bf16 b2 h8/2 q64 k1023 d64 full"));
   EXPECT_TRUE(matches("forward bf16 b1 h3 q64 k5462 d64 full"));
   EXPECT_FALSE(matches("forward bf16 b1 h3 q64 k5461 d64 full"));
-  EXPECT_FALSE(matches("forward bf16 b8 h8 q64 k511 d64 full"));  // enough work, and too few keys
+  EXPECT_FALSE(matches("forward bf16 b8 h8 q64 k511 d64 full"));  // enough work, but too few keys
   EXPECT_TRUE(matches("forward bf16 b1073741824 h1048576 q64 k1073741824 d64 full"));
   EXPECT_EQ(least_keys(r, 3), 5462);
   EXPECT_EQ(least_keys(r, 64), 512);
@@ -239,7 +239,8 @@ TEST(Match, of_equal_lengths_the_largest_work_decides) {
   rules[2].min_len = 4096;
   EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k2048 d128 causal"), rules), &rules[0]);
   EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k2047 d128 causal"), rules), &rules[1]);
-  EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k4096 d128 causal"), rules), &rules[2]);  // length goes before work
+  // Length takes precedence over work.
+  EXPECT_EQ(match(problem("forward bf16 b1 h16 q64 k4096 d128 causal"), rules), &rules[2]);
 }
 
 TEST(Match, the_longest_min_len_decides_and_of_equals_the_last) {

@@ -1,4 +1,4 @@
-// sm90_backward as planning sees it, on machines that are not here.
+// Plans of sm90_backward, on absent devices.
 #include <gtest/gtest.h>
 
 #include "plan/plan.h"
@@ -48,7 +48,7 @@ TEST_F(Sm90Backward, is_the_first_link_for_plain_gradients) {
     EXPECT_EQ(planned(line).backend->name, "sm80_backward") << line;
 }
 
-// Their dQ has a kernel of its own and no sums in memory.
+// The general kernels compute dQ in a separate kernel, without sums in memory.
 TEST_F(Sm90Backward, lists_and_options_that_its_own_kernels_do_not_serve_go_to_those_of_any_problem) {
   const auto plan = [](std::string_view line) { return planned(join("backward bf16 b2 h8 q1024 k1024 ", line)); };
   const int narrow = plan("d64 full blocks64x64x900").kernel, wide = plan("d256 full alibi").kernel;
@@ -104,7 +104,7 @@ TEST_F(Sm90Backward, many_keys_have_tiles_of_80_queries_where_few_are_past_the_e
     EXPECT_EQ(tile(line), 64) << line;
 }
 
-// A tile of 80 rows begins at any 16, and prepare takes 64.
+// A tile of 80 rows may start at any multiple of 16, and preprocessing takes 64 rows.
 TEST_F(Sm90Backward, its_workspace_of_turned_tiles_holds_whole_ones) {
   const size_t rows = 8 * 1152;
   const size_t bytes = planned("backward bf16 b1 h8 q1039 k1100 d128 full").workspace_bytes;
@@ -112,7 +112,7 @@ TEST_F(Sm90Backward, its_workspace_of_turned_tiles_holds_whole_ones) {
   EXPECT_LT(bytes, rows * (8 + 128 * 4) + 4096);
 }
 
-// Statistics of 8 bytes a row and dQ in f32, of rows rounded up to a tile; 64 bytes for a tile of keys.
+// Statistics of 8 bytes per row and dQ in f32, for rows rounded up to a tile; 64 bytes per key tile.
 TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;
   const size_t bytes = planned("backward bf16 b2 h8 q1000 k700 d80 causal").workspace_bytes;
@@ -128,7 +128,7 @@ TEST_F(Sm90Backward, divides_heads_that_share_keys_where_blocks_are_few) {
   EXPECT_EQ(parts("bf16 b1 h64/8 q2048 k2048 d128 causal repro=run"), 4);
   EXPECT_EQ(parts("bf16 b1 h8/1 q130 k200 d128 causal"), 8);
   for (const char* line :
-       {"bf16 b1 h64/8 q2048 k2048 d128 causal repro=batch",  // bits do not depend on how many sequences there are
+       {"bf16 b1 h64/8 q2048 k2048 d128 causal repro=batch",  // bits do not depend on the number of sequences
         "bf16 b1 h64/8 q2048 k2048 d128 causal ragged", "bf16 b1 h64/8 q2048 k2048 d128 causal@absolute",
         "bf16 b1 h64/8 q2048 k2048 d128 causal alibi", "bf16 b1 h64/8 q2048 k2048 d128 full blocks128x128x900",
         "bf16/bf16/bf16/f32 b1 h64/8 q2048 k2048 d128 causal", "bf16 b1 h64/8 q2048 k2048 d256 causal",
@@ -156,7 +156,7 @@ TEST_F(Sm90Backward, with_a_diagonal_divides_heads_so_that_the_cache_holds_what_
   for (const char* line :
        {"bf16 b1 h64/8 q4096 k4096 d64 causal", "bf16 b1 h64/8 q4096 k4096 d128 window4000,0",
         "bf16 b1 h64/8 q4096 k4096 d128 causal ragged", "bf16 b1 h64/8 q4096 k4096 d96 causal",
-        "bf16 b4 h32/16 q4096 k4096 d128 causal",  // two heads share keys
+        "bf16 b4 h32/16 q4096 k4096 d128 causal",  // GQA groups of two
         "bf16 b32 h64/8 q512 k512 d128 causal"})   // few rows see a key
     EXPECT_FALSE(planned(join("backward ", line)).kernel & kOfParts) << line;
 }
@@ -172,7 +172,7 @@ TEST_F(Sm90Backward, in_a_fixed_order_too_but_where_that_leaves_multiprocessors_
   EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d128 full repro=run").splits, 1);
   EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d128 causal repro=batch").splits, 1);
 }
-// dQ has 128 columns of f32 beside two numbers for each row, and 80 rows more than a head, in lots of 64.
+// dQ has 128 f32 columns and two statistics per row, and 80 rows more than a head, rounded up to 64.
 TEST_F(Sm90Backward, sums_of_parts_take_no_more_memory_than_those_of_dq) {
   for (const int len : {4096, 8192, 16384, 32768})
     for (const int heads : {64, 32})
@@ -194,7 +194,7 @@ TEST_F(Sm90Backward, divided_heads_have_kernels_of_their_own_of_64_queries_at_di
   EXPECT_NE(divided.kernel, planned("backward bf16 b1 h32/4 q2048 k2048 d128 full repro=run").kernel);
 }
 
-// dK and dV in f32 of every part, of whole tiles of keys and of the kernel's width.
+// dK and dV in f32 for every head split, in whole key tiles and at the kernel's head dim.
 TEST_F(Sm90Backward, its_workspace_has_the_sums_of_parts) {
   const size_t rows = 8 * 192;
   const Plan plan = planned("backward bf16 b1 h8/1 q130 k200 d104 causal");
@@ -214,13 +214,13 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
         "f16 b2 h16 q8192 k8192 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b8 h32/8 q1024 k1024 d128 causal",
         "bf16 b10 h7 q200 k400 d64 full", "bf16 b10 h7 q400 k200 d128 causal@top_left",
-        "bf16 b32 h16 q512 k512 d128 full", "bf16 b16 h16 q1024 k1024 d128 causal repro=run",  // in a fixed order
+        "bf16 b32 h16 q512 k512 d128 full", "bf16 b16 h16 q1024 k1024 d128 causal repro=run",  // deterministic
         "bf16 b8 h32 q2048 k2048 d64 causal repro=run", "f16 b2 h32 q8192 k8192 d40 full repro=run",
         "bf16 b7 h10/5 q300 k600 d8 full repro=run", "f16 b2 h15 q700 k700 d8 window200,100 repro=run",
-        "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b2 h2 q2048 k2048 d64 full",  // 64 tiles, in pieces
+        "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b2 h2 q2048 k2048 d64 full",  // 64 tiles, with query splits
         "bf16 b1 h8 q2048 k2048 d128 causal", "bf16 b1 h4 q2048 k2048 d64 causal",
         "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000", "f16 b1 h2 q512 k512 d96 causal blocks64x128x9",
-        // Of verify/cases/tiles.cpp.
+        // From verify/cases_tiles.cpp.
         "bf16 b1 h2 q1200 k1200 d8 causal", "f16 b1 h2 q1300 k700 d104/8 causal",
         "bf16 b1 h1 q2100 k2100 d8/104 causal", "bf16 b9 h15 q775 k129 d104 full blocks64x128x3510",
         "f16 b24 h4 q200 k300 d128 window150,-3 blocks64x128x1152 sink",
@@ -228,21 +228,21 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
     EXPECT_TRUE(persistent(line)) << line;
   for (const char* line :
        {"bf16 b1 h32 q32768 k32768 d64 full", "bf16 b1 h16 q32768 k32768 d128 full",
-        "bf16 b4 h32/4 q2048 k2048 d64 causal",  // eight heads walk each tile of keys
-        "bf16 b1 h16 q1024 k1024 d64 causal", "bf16 b1 h8 q2048 k2048 d128 full",  // 128 tiles for 132 multiprocessors
+        "bf16 b4 h32/4 q2048 k2048 d64 causal",  // eight query heads walk each key tile
+        "bf16 b1 h16 q1024 k1024 d64 causal", "bf16 b1 h8 q2048 k2048 d128 full",  // 128 tiles for 132 SMs
         "bf16 b1 h4 q2048 k2048 d128 full repro=run",
         "bf16 b1 h16 q1024 k1024 d64 causal repro=run", "bf16 b1 h32 q32768 k32768 d64 full repro=run",
         "bf16 b32 h16 q512 k512 d96 full", "bf16 b8 h32 q2048 k2048 d96 full repro=run",
         "bf16 b16 h16 q1024 k1024 d128 full repro=run",
         "bf16 b32 h32 q512 k512 d64 causal ragged", "bf16 b32 h32 q512 k512 d64 causal@absolute",
         "bf16 b32 h32 q512 k512 d64 causal alibi", "bf16 b32 h16 q512 k512 d64 full blocks128x128x9000",
-        "bf16 b32 h16/8 q512 k512 d128 full blocks128x128x9000",  // lists of heads that share keys
+        "bf16 b32 h16/8 q512 k512 d128 full blocks128x128x9000",  // lists with GQA
         "bf16 b32 h16 q512 k512 d128 full blocks128x128x9000 ragged",
         "bf16 b32 h16 q512 k512 d128 causal@absolute blocks128x128x9000",
         "bf16/bf16/bf16/f32 b32 h16 q512 k512 d128 full blocks128x128x9000",
         "bf16/bf16/bf16/f32 b32 h32 q512 k512 d64 causal", "bf16 b32 h32 q512 k512 d256 causal",
-        "bf16 b32 h32 q200 k512 d64 window64,0",      // the first keys are seen by nobody,
-        "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // the last
+        "bf16 b32 h32 q200 k512 d64 window64,0",        // no query sees the first keys,
+        "bf16 b32 h32 q200 k512 d64 causal@top_left"})  // or the last
     EXPECT_FALSE(persistent(line)) << line;
 }
 TEST_F(Sm90Backward, of_few_keys_a_fixed_order_is_the_quickest) {
@@ -253,22 +253,22 @@ TEST_F(Sm90Backward, of_few_keys_a_fixed_order_is_the_quickest) {
   for (const char* line : {"bf16 b32 h16 q512 k512 d128 full", "f16 b32 h16 q512 k512 d72 causal",
                            "bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b64 h16 q200 k256 d8/128 causal",
                            "bf16 b64 h16 q256 k200 d128 causal@top_left",
-                           // Of verify/cases/tiles.cpp.
+                           // From verify/cases_tiles.cpp.
                            "bf16 b16 h16 q70 k400 d8/104 causal", "f16 b8 h32 q150 k500 d104/8 full",
                            "f16 b8 h32 q80 k500 d72/8 causal",
-                           "bf16 b64 h32 q256 k256 d64 full", "f16 b32 h32 q512 k512 d40 causal"})  // to d64
+                           "bf16 b64 h32 q256 k256 d64 full", "f16 b32 h32 q512 k512 d40 causal"})  // up to d64
     EXPECT_TRUE(same(line)) << line;
   for (const char* line :
        {"bf16 b32 h16 q513 k512 d128 full", "bf16 b32 h16 q512 k513 d128 full", "bf16 b16 h16 q1025 k1025 d128 causal",
         "bf16 b63 h32 q257 k257 d64 full", "bf16 b32 h32 q513 k513 d64 causal", "bf16 b64 h16/8 q512 k512 d128 full",
         "bf16 b32 h16 q512 k512 d128 full alibi", "bf16 b32 h16 q512 k512 d128 full ragged",
         "bf16 b32 h16 q512 k512 d128 window64,0", "bf16 b32 h16 q512 k512 d128 causal@absolute",
-        "bf16 b64 h16 q256 k200 d128 causal",  // rows that see nothing
-        "bf16 b15 h16 q512 k512 d128 full",    // 960 tiles of keys
+        "bf16 b64 h16 q256 k200 d128 causal",  // rows that see no key
+        "bf16 b15 h16 q512 k512 d128 full",    // 960 key tiles
         "bf16 b16 h8 q1024 k1024 d128 causal"})
     EXPECT_FALSE(same(line)) << line;
 }
-// The counter lies beside what is there anyway.
+// The counter fits into memory that is needed anyway.
 TEST_F(Sm90Backward, blocks_that_stay_need_no_more_memory) {
   const auto bytes = [](int batch) {
     return planned(join("backward bf16 b", batch, " h12 q128 k128 d64 full")).workspace_bytes;
@@ -276,12 +276,12 @@ TEST_F(Sm90Backward, blocks_that_stay_need_no_more_memory) {
   EXPECT_EQ(bytes(12) - bytes(11), bytes(11) - bytes(10)) << "144 tiles, and 132 and 120 for 132 multiprocessors";
 }
 
-// Four pieces of the one tile of the last wave, 64 KB each, with a count for each of its warps.
+// Four query splits of the one tile in the last wave, 64 KB each, with a counter per warp.
 TEST_F(Sm90Backward, pieces_of_the_last_tiles_have_room_for_their_sums) {
   const auto bytes = [](int heads, const char* mask) {
     return planned(join("backward bf16 b7 h", heads, " q1500 k128 d64 ", mask)).workspace_bytes;
   };
-  const size_t of_heads = bytes(18, "full") - bytes(17, "full");  // 126 tiles, and 119, for 132 multiprocessors
+  const size_t of_heads = bytes(18, "full") - bytes(17, "full");  // 126 and 119 tiles for 132 SMs
   EXPECT_GE(bytes(19, "full") - bytes(18, "full"), of_heads + 4 * 64 * 1024);
   EXPECT_LT(bytes(19, "full") - bytes(18, "full"), of_heads + 4 * 64 * 1024 + 4096);
   EXPECT_LT(bytes(19, "causal@top_left") - bytes(18, "causal@top_left"), of_heads + 4096);
@@ -294,7 +294,7 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
         "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b1 h4 q2048 k2048 d64 full", "bf16 b1 h8 q2048 k2048 d128 causal",
         "bf16 b1 h4 q2048 k2048 d64 causal", "bf16 b1 h2 q4096 k4096 d128 causal",
         "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x65536",
-        // Of verify/cases/tiles.cpp and tests/cuda/graph_test.cpp.
+        // From verify/cases_tiles.cpp and tests/cuda/graph_test.cpp.
         "bf16 b7 h19 q1500 k128 d8 full", "f16 b5 h28 q1000 k100 d104/8 full",
         "bf16 b3 h5 q1300 k1150 d8/104 full sink", "bf16 b5 h54/27 q1000 k100 d8 full",
         "bf16 b1 h2 q1200 k1200 d8 causal", "f16 b1 h2 q1300 k700 d104/8 causal",
@@ -304,17 +304,17 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
         "f16 b1 h2 q1300 k128 d104/8 full"})
     EXPECT_GT(pieces(line), 1) << line;
   for (const char* line :
-       {"bf16 b2 h32 q8192 k8192 d64 full",  // 2.5 of a hundred saved
-        "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full",  // waves are whole
+       {"bf16 b2 h32 q8192 k8192 d64 full",                                         // would save 2.5 %
+        "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full",  // whole waves
         "bf16 b11 h18 q770 k130 d8 full", "bf16 b10 h30 q770 k16 d8 full", "bf16 b8 h16 q2048 k2048 d128 causal",
         "bf16 b1 h16 q16384 k16384 d128 window1024,0", "bf16 b1 h4 q2048 k2048 d128 full repro=run",
         "bf16 b1 h4 q2048 k2048 d128 full alibi", "bf16 b1 h4 q2048 k2048 d96 full",
         "bf16 b1 h4 q2048 k2048 d128 causal blocks128x128x600",
-        "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x600"})  // a third of a block for each tile of keys
+        "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x600"})  // a third of a block per key tile
     EXPECT_EQ(pieces(line), 1) << line;
 }
 
-// Heads to come are prepared by idle warps, where those are done in time.
+// Idle warps prepare later heads if they can finish in time.
 TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_rows_see_a_key) {
   const auto prepares = [](std::string_view line) { return planned(join("backward ", line)).kernel & 64 << 10; };
   for (const char* line :
@@ -323,16 +323,16 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
         "f16 b8 h16 q2048 k2048 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b16 h16 q1024 k1024 d128 full",
         "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x13200",  // 825 rows see a key
-        // Of tests/cuda/graph_test.cpp and verify/cases/tiles.cpp.
+        // From tests/cuda/graph_test.cpp and verify/cases_tiles.cpp.
         "bf16 b10 h30 q770 k16 d8 full", "f16 b10 h30 q770 k16 d8/104 full", "f16 b5 h27 q770 k130 d16/8 full",
         "bf16 b9 h15 q775 k129 d8 full", "bf16 b5 h27 q770 k130 d8/104 full", "f16 b4 h8 q775 k1030 d8/104 full",
         "bf16 b11 h18 q770 k130 d8 full", "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full"})
     EXPECT_TRUE(prepares(line)) << line;
   for (const char* line :
        {"bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b1 h16 q16384 k16384 d128 window512,0",  // few rows see a key
-        "bf16 b1 h32 q32768 k32768 d64 full",     // blocks do not stay
-        "bf16 b4 h32/8 q4096 k4096 d128 full",    // heads share keys
-        "bf16 b1 h20 q1024 k1024 d64 full",       // all heads are wanted at once
+        "bf16 b1 h32 q32768 k32768 d64 full",     // not persistent
+        "bf16 b4 h32/8 q4096 k4096 d128 full",    // GQA
+        "bf16 b1 h20 q1024 k1024 d64 full",       // all heads are needed at once
         "bf16 b8 h16 q2048 k2048 d128 causal repro=run", "bf16 b8 h32 q2048 k2048 d64 causal repro=run",
         "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x12000",  // 750 rows
         "bf16 b8 h16 q2048 k2048 d128 causal ragged"})
@@ -355,7 +355,7 @@ TEST_F(Sm90Backward, idle_warps_that_prepare_need_a_count_for_each_head) {
   EXPECT_LT(more, size_t(8 * 32 * 4) + 512);
 }
 
-// No sums of dQ in memory: the statistics, and 64 bytes for a tile of queries or keys.
+// No dQ sums in memory: only the statistics, and 64 bytes per query or key tile.
 TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;
   const size_t bytes = planned("backward bf16 b2 h8/2 q1000 k700 d256/200 causal").workspace_bytes;
@@ -404,7 +404,7 @@ TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
             "sm90_backward: needs a GPU of arch 90, NVIDIA A100 is 80");
   for (const char* lengths : {"q268435457 k64", "q64 k268435457"})
     EXPECT_EQ(answer(join("backward bf16 b1 h1 ", lengths, " d64 full")), "sm90_backward: lengths are at most 2^28");
-  // Rows are those of whole tiles, and turned ones begin anywhere.
+  // Rows are rounded up to whole tiles; transposed tiles may start at any row.
   for (const auto& [dim, blocks] : {std::pair{"64", "3276800000"}, {"128", "3328000000"}, {"256", "3276800000"}}) {
     const std::string line = join("backward bf16 b200000 h128 q8192 k8192 d", dim, " full");
     Plan plan{.problem = problem(line), .device = known("h200")};

@@ -1,4 +1,4 @@
-// Every tuned file that is shipped is read, names backends that exist and says for which device it was measured.
+// Every shipped tuned file parses, names existing backends and states the device it was measured on.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is wrong with the tuned files of a folder, a line each.
+// Errors in the tuned files of a folder, one per line.
 std::string mistakes(const fs::path& folder) {
   std::string all;
   if (!fs::exists(folder)) return all;

@@ -1,5 +1,5 @@
-// The gradients of `adaptive` against central differences of its own forward, all in f64: of the queries, keys and
-// values, and of every weight of the scorer. And what its choice is, on scores that are known.
+// The gradients of `adaptive` compared with central differences of its own forward, all in f64: for queries, keys,
+// values and every weight of the scorer. Also its choice of blocks for known scores.
 #include "core/variant/adaptive.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using T = AdaptiveTensor;
 
-// A world in f64, lists in i32: nothing is rounded.
+// A world in f64 with i32 lists: nothing is rounded.
 struct Exact {
   World world;
   std::list<Owned> owned{};
@@ -80,7 +80,7 @@ void expect_gradients(std::string_view line, uint32_t seed) {
     const Owned& g = *std::find_if(x.owned.begin(), x.owned.end(),
                                    [&, to = gradient](const Owned& o) { return o.t.data == x.args[to].data; });
     double most = 0, size = 0;
-    g.each([&, input = input](int b, int s, int h, int d) {  // clang 14 captures no binding by itself
+    g.each([&, input = input](int b, int s, int h, int d) {  // clang 14 does not capture structured bindings
       constexpr double kStep = 1e-6;
       const Tensor& t = x.args[input];
       const double at = load(t, b, s, h, d), mine = load(g.t, b, s, h, d);
@@ -104,7 +104,7 @@ TEST(ReferenceAdaptive, gradients_reach_every_weight_of_the_scorer_exactly) {
 
 TEST(ReferenceAdaptive, a_row_keeps_its_best_blocks_and_the_lower_of_two_equal_ones) {
   Exact x("forward f64 b1 h1 q8 k16 d2 full : adaptive block=2 density=0.5 hidden=1");
-  // score = relu(sum of the mean key): by hand.
+  // score = relu(sum of the mean key), by hand.
   const auto fill = [&](T t, double value) {
     const Tensor& to = x.args[role(t)];
     for (int s = 0; s < to.extent.seq; ++s)
@@ -125,7 +125,7 @@ TEST(ReferenceAdaptive, a_row_keeps_its_best_blocks_and_the_lower_of_two_equal_o
 
 TEST(ReferenceAdaptive, density_1_is_dense_attention_with_a_bias) {
   Exact x("forward f64 b1 h2 q9 k9 d4 causal : adaptive block=2 density=1 hidden=3");
-  for (int d = 0; d < 3; ++d) store(x.args[role(T::w2)], 0, 0, 0, d, 0);  // every score is b2: no bias at all
+  for (int d = 0; d < 3; ++d) store(x.args[role(T::w2)], 0, 0, 0, d, 0);  // every score is b2, the same for all
   x.run(x.world.problem);
   std::vector<double> got;
   const Tensor out = x.args[Role::out];

@@ -1,10 +1,10 @@
-// What append and rotary mean, by hand.
+// The definitions of append and rotary, by hand.
 #include "tests/reference/sample.h"
 
 namespace attune {
 namespace {
 
-// Tables of `pairs` angles a position: pair n turns by (n + 1) / 10 a position.
+// Tables with `pairs` angles per position: pair n rotates by (n + 1) / 10 per position.
 void tables(Sample& s, int rows, int pairs) {
   s.add(Role::rotary_cos, {1, rows, 1, pairs}, DType::f32).add(Role::rotary_sin, {1, rows, 1, pairs}, DType::f32);
   const auto angle = [](int row, int pair) { return 0.1 * (pair + 1) * row; };
@@ -35,7 +35,7 @@ TEST(Append, rows_go_behind_the_used_ones_and_nowhere_else) {
   std::vector<double> want = before;
   for (int n = 0; n < 3; ++n)
     for (int d = 0; d < 2; ++d) {
-      want[size_t((9 + n) * 2 + d)] = s.at(Role::k_new, 0, n, 0, d);  // sequence 0 has row 1 of the cache
+      want[size_t((9 + n) * 2 + d)] = s.at(Role::k_new, 0, n, 0, d);  // sequence 0 uses row 1 of the cache
       want[size_t((4 + n) * 2 + d)] = s.at(Role::k_new, 1, n, 0, d);
       EXPECT_EQ(s.at(Role::v, 1, n, 0, d), s.at(Role::v_new, 0, n, 0, d));
       EXPECT_EQ(s.at(Role::v, 0, 4 + n, 0, d), s.at(Role::v_new, 1, n, 0, d));
@@ -60,7 +60,7 @@ TEST(Append, pages_are_found_in_the_table) {
       EXPECT_EQ(s.at(Role::v, place[n][0], place[n][1], 0, d), s.at(Role::v_new, 0, n, 0, d)) << n;
 }
 
-// Key j of a cache turns by where its row is, padding included; dims beyond the tables do not turn.
+// Key j of a cache is rotated by its row, including padding; dims beyond the tables are not rotated.
 TEST(Rotary, a_new_key_turns_by_its_row_of_the_cache) {
   for (const bool half : {false, true}) {
     Sample s = cache(half ? "forward f64 b1 h1 q2 k16 d6 causal append rotary_half"
@@ -80,7 +80,7 @@ TEST(Rotary, a_new_key_turns_by_its_row_of_the_cache) {
   }
 }
 
-// A query on the key that came with it: both turn by the same angle, and their product is the plain one.
+// A query at the position of its own new key: both rotate by the same angle, so their product is unchanged.
 TEST(Rotary, a_query_turns_as_the_key_it_stands_on) {
   for (const char* option : {"append rotary", "append rotary_half"}) {
     Sample s = cache(std::string("forward f64 b1 h1 q2 k16 d4 window0,0 ") + option, 16, 2);
@@ -95,7 +95,7 @@ TEST(Rotary, a_query_turns_as_the_key_it_stands_on) {
   }
 }
 
-// Absolute positions are taken as given: key 0 at 2, query 0 at 6, whatever the padding is.
+// Absolute positions are used as given: key 0 at 2, query 0 at 6, regardless of padding.
 TEST(Rotary, given_positions_hold) {
   Sample s = cache("forward f64 b1 h1 q1 k16 d2 full@absolute append rotary", 16, 1);
   s.integers(Role::used_k, {1}, {5}).integers(Role::left_pad, {1}, {3}).normal(Role::k, 4).normal(Role::v, 5);
@@ -132,7 +132,7 @@ TEST(Rotary, appending_in_steps_is_appending_at_once) {
   EXPECT_EQ(step.values(Role::k), whole.values(Role::k));
 }
 
-// What a cache of bf16 cannot hold is not attended, though this run's tensors are f64.
+// Attention uses values as a bf16 cache holds them, although the tensors of this run are f64.
 TEST(Rotary, turned_numbers_are_rounded_to_the_dtype_of_the_problem) {
   Sample s = cache("forward bf16 b1 h1 q1 k4 d2 full append rotary", 4, 1);
   s.normal(Role::k, 4).normal(Role::v, 5);

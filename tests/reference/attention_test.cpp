@@ -1,5 +1,5 @@
-// The reference against numbers worked out by hand. Everything else is held against the reference, so nothing here may
-// come from code under test.
+// The reference compared with numbers worked out by hand. Everything else is compared with the reference, so nothing
+// here may come from code under test.
 #include "reference/definition.h"
 #include "tests/asked.h"
 #include "tests/reference/sample.h"
@@ -19,7 +19,8 @@ void expect_near(const Values& got, const Values& want, double tolerance = kTigh
   }
 }
 
-// One head, dims 1, q = 0: every visible key weighs the same. Value j is 10^j, so the output says which keys were seen.
+// One head, dims 1, q = 0: all visible keys have equal weight. Value j is 10^j, so the output shows which keys were
+// seen.
 Sample counting(const std::string& line) {
   Sample s(line);
   s.dense().fill(Role::q, 0).fill(Role::k, 1);
@@ -85,10 +86,10 @@ TEST(ReferenceForward, window_is_inclusive_at_both_ends) {
 }
 
 TEST(ReferenceForward, compressed_keys_stand_a_step_apart) {
-  // Keys stand at 1, 3, 5; queries at 0 ... 5.
+  // Keys are at positions 1, 3, 5; queries at 0 ... 5.
   Sample s = counting("forward f64 b1 h1 q6 k3 d1 causal@top_left/2+1");
   expect_near(s.run().values(Role::out), {0, 1, 1, 11.0 / 2, 11.0 / 2, 111.0 / 3});
-  // Bottom-right: the last query on the last key's position.
+  // Bottom-right: the last query is at the position of the last key.
   Sample end = counting("forward f64 b1 h1 q2 k3 d1 causal/2+1");
   expect_near(end.run().values(Role::out), {11.0 / 2, 111.0 / 3});
 }
@@ -171,7 +172,7 @@ TEST(ReferenceForward, dropout_scales_what_it_keeps_and_not_the_lse) {
   s.run();
   double mean = 0, differ = 0;
   for (const double x : s.values(Role::out)) {
-    const double kept = x * 50 * 0.75;  // how many of the 50 keys were kept
+    const double kept = x * 50 * 0.75;          // number of kept keys out of 50
     EXPECT_NEAR(kept, std::round(kept), 1e-5);  // the factor 1 / 0.75 is an f32
     mean += kept / 50 / 40, differ += x != s.at(Role::out, 0, 0, 0);
   }
@@ -205,7 +206,7 @@ TEST(ReferenceForward, accumulating_over_halves_of_the_keys_is_one_run) {
   for (const int first : {0, 3}) {
     half.args[Role::k] = pick_rows(whole.args[Role::k], first, 3);
     half.args[Role::v] = pick_rows(whole.args[Role::v], first, 3);
-    if (first) half.problem.set(Option::sink);  // the last run of a chain has it
+    if (first) half.problem.set(Option::sink);  // only the last run of a chain has the sink
     half.run();
   }
   expect_near(half.values(Role::out), whole.values(Role::out));
@@ -235,7 +236,7 @@ TEST(ReferenceForward, every_dtype_is_read_and_written) {
   }
 }
 
-// Batch 2 at heads 2/1. The keys of both sequences are written out and then found again in every kind of store.
+// Batch 2 with heads 2/1. The keys of both sequences are listed explicitly and then looked up in every kind of storage.
 struct Stored : testing::Test {
   const int len_q[2] = {2, 3}, len_k[2] = {4, 3};
   Sample dense[2] = {Sample("forward f64 b1 h2/1 q2 k4 d2/3 causal"), Sample("forward f64 b1 h2/1 q3 k3 d2/3 causal")};

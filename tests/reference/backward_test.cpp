@@ -1,6 +1,6 @@
-// The gradients of the reference against central differences of its own forward: L = sum of d_out * out + d_lse * lse
-// with random d_out and d_lse, every element of every input moved by a little. All in f64, on shapes small enough to
-// move each element; one case an option, then many at once.
+// The gradients of the reference compared with central differences of its own forward: L = sum of d_out * out + d_lse *
+// lse with random d_out and d_lse, perturbing every element of every input. All in f64, on shapes small enough for
+// that; one case per option, then many at once.
 #include <algorithm>
 #include <ostream>
 
@@ -19,11 +19,11 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* os) { *os << c.line; }
 
-constexpr int kCapacity = 7;  // rows of a cache, above len_k
+constexpr int kCapacity = 7;  // rows of a cache, more than len_k
 constexpr Role kInputs[] = {Role::q, Role::k, Role::v, Role::bias, Role::sinks};
 constexpr Role kGradients[] = {Role::dq, Role::dk, Role::dv, Role::d_bias, Role::d_sinks};
 
-// Batch 2, h4/2 q3 k5 d3/2 throughout; the lengths of the second sequence are smaller where they may be.
+// Batch 2, h4/2 q3 k5 d3/2 throughout; the second sequence is shorter where possible.
 Sample make(const Case& c) {
   Sample s(c.line);
   const Problem& p = s.problem;
@@ -69,7 +69,7 @@ Sample make(const Case& c) {
   return s;
 }
 
-// Rows that are not written stay 0 and count for nothing; neither does the lse of a row that sees nothing.
+// Rows that are not written stay 0 and do not count; neither does the lse of a row that sees no key.
 double loss(Sample& s) {
   s.fill(Role::out, 0).fill(Role::lse, 0).run();
   double sum = 0;
@@ -83,7 +83,7 @@ double loss(Sample& s) {
   return sum;
 }
 
-// Runs a forward, then turns the sample into the backward of the same problem, with every gradient that has a meaning.
+// Runs a forward, then changes the sample into the backward of the same problem, with all applicable gradients.
 void differentiate(Sample& s) {
   loss(s);
   for (size_t n = 0; n < std::size(kInputs); ++n)
@@ -129,7 +129,7 @@ const Case kCases[] = {
     {"causal_top_left", BASE "causal@top_left"},
     {"causal_absolute", BASE "causal@absolute"},
     {"window", BASE "window1,1"},
-    {"window_of_the_past", BASE "window*,-1@top_left"},  // query 0 sees nothing
+    {"window_of_the_past", BASE "window*,-1@top_left"},  // query 0 sees no key
     {"compressed_keys", BASE "causal@top_left/2+-1"},
     {"blocks", BASE "causal blocks2x2x24"},
     {"softcap", BASE "full softcap"},
@@ -218,7 +218,7 @@ TEST(ReferenceBackward, takes_the_weights_from_the_given_lse_and_the_sum_from_th
   for (double& x : lse) x += std::log(2);
   s.set(Role::lse, lse).run();
   EXPECT_NEAR(s.at(Role::dv, 0, 0, 0, 0), dv / 2, 1e-15);
-  // With out and v at 0 nothing depends on q; with out at 0 alone, D is 0.
+  // With out and v at 0, nothing depends on q; with only out at 0, D is 0.
   s.fill(Role::v, 0).fill(Role::out, 0).run();
   for (const double x : s.values(Role::dq)) EXPECT_EQ(x, 0);
   s.fill(Role::out, 1).run();

@@ -1,5 +1,5 @@
-// The gradients of dilated attention against central differences of its own forward, in f64, and what the definition
-// must be where it is plain attention.
+// The gradients of dilated attention compared with central differences of its own forward, in f64, and the definition
+// in cases where it equals plain attention.
 #include "tests/reference/gradients.h"
 
 namespace attune {
@@ -16,7 +16,7 @@ TEST_P(DilatedGradients, agree_with_central_differences) {
     return weighted(forward[Role::out], world.args[Role::d_out]) +
            weighted(forward[Role::lse], world.args[Role::d_lse]);
   };
-  // An lse is f32 whatever the others are: small steps drown in its rounding.
+  // An lse is always f32: small steps drown in its rounding.
   const double step = c.variation.d_lse ? 0x1p-7 : 0x1p-12, tolerance = c.variation.d_lse ? 3e-4 : 1e-6;
   loss();
   const Outputs made = world.outputs(true);
@@ -38,7 +38,7 @@ TEST_P(DilatedGradients, agree_with_central_differences) {
         largest = std::fmax(largest, std::fabs(load(dx, b, s, h, d)));
       }
   }
-  EXPECT_GT(largest, 0.01);  // it is about something
+  EXPECT_GT(largest, 0.01);  // guards against a trivial case
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -51,8 +51,8 @@ INSTANTIATE_TEST_SUITE_P(
         "backward f64 b1 h5 q11 k11 d4 causal : dilated mode=headgroup rates=1,2 segments=5,11 | d_lse",
         "backward f64 b1 h4/2 q11 k11 d4 full : dilated mode=headgroup norm=divide rates=1,2 segments=5,9"));
 
-// With the shares as constants, out = sum of share_i out_i has the gradient of that sum: made here from the branches
-// one by one, each with its own out and lse and a d_out times its share.
+// With constant shares, out = sum of share_i out_i has the gradient of that sum. The test computes it branch by branch,
+// each with its own out and lse and with d_out scaled by its share.
 TEST(DilatedReference, detached_gradients_take_the_shares_as_constants) {
   const Case c = case_of("backward f64 b1 h3 q17 k17 d4 causal : dilated gradient=detached rates=1,2 segments=5,12");
   World world(c.problem, c.variation);
@@ -63,7 +63,7 @@ TEST(DilatedReference, detached_gradients_take_the_shares_as_constants) {
   for (Owned& o : sum.owned) o.set(std::vector<double>(17 * 3 * 4));
   for (const char* branch : {"rates=1 segments=5", "rates=2 segments=12"}) {
     const Case one = case_of(join("backward f64 b1 h3 q17 k17 d4 causal : dilated ", branch));
-    World alone(one.problem, one.variation);  // the same seed and sizes: the same inputs
+    World alone(one.problem, one.variation);  // the same seed and sizes give the same inputs
     ASSERT_TRUE(run_reference(forward_of(one.problem), alone.forward_result()).ok());
     for (int s = 0; s < 17; ++s)
       for (int h = 0; h < 3; ++h) {

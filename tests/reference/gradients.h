@@ -1,4 +1,4 @@
-// What gradients are held against differences with: the reference of a case, and a loss that is a weighted sum.
+// Shared by the gradient tests: the reference of a case, and a loss that is a weighted sum.
 #pragma once
 #include <cmath>
 
@@ -15,7 +15,7 @@ inline Status run_reference(const Problem& p, const Args& a) {
   return reference->run(Plan{.backend = reference, .problem = p}, a, {}, nullptr);
 }
 
-// Sum of weight * made, without rows that see nothing and without elements that are nobody's: their weight is NaN.
+// Sum of weight * made, excluding rows that see no key and elements outside all sequences, whose weight is NaN.
 inline double weighted(const Tensor& made, const Tensor& weight) {
   double sum = 0;
   const Extents e = made.extent;

@@ -1,5 +1,5 @@
-// The gradients of the words of native sparse attention against central differences of their own forward, in f64:
-// L = sum of d_out * out + d_lse * lse. Then the definition against plain attention where the two must be one.
+// The gradients of the variants of native sparse attention compared with central differences of their own forward, in
+// f64: L = sum of d_out * out + d_lse * lse. Then the definition compared with plain attention where both must agree.
 #include "tests/reference/gradients.h"
 
 namespace attune {
@@ -17,7 +17,7 @@ TEST_P(NsaGradients, agree_with_central_differences) {
     return weighted(forward[Role::out], world.args[Role::d_out]) +
            (forward.given(Role::lse) ? weighted(forward[Role::lse], world.args[Role::d_lse]) : 0.);
   };
-  // The choice of blocks has no gradient, and a step across another choice tells none.
+  // The choice of blocks has no gradient; a step that changes the choice is not comparable.
   const auto choice = [&] {
     std::vector<double> all;
     const Tensor& t = forward[variant_tensor(17)];
@@ -27,7 +27,7 @@ TEST_P(NsaGradients, agree_with_central_differences) {
           for (int d = 0; d < t.extent.dim; ++d) all.push_back(load(t, b, s, h, d));
     return all;
   };
-  loss();  // what the backward needs is now there
+  loss();  // provides the inputs of the backward
   const std::vector<double> chosen = choice();
   const Outputs made = world.outputs(true);
   const Status s = run_reference(c.problem, made.args);
@@ -43,7 +43,7 @@ TEST_P(NsaGradients, agree_with_central_differences) {
     for (int n = 0; n < 40; ++n) {
       const int b = random.below(e.batch), i = random.below(e.seq), h = random.below(e.head), d = random.below(e.dim);
       const double was = load(x, b, i, h, d), want = load(dx, b, i, h, d), step = 0x1p-8;
-      if (std::isnan(was)) continue;  // nobody's
+      if (std::isnan(was)) continue;  // outside all sequences
       store(x, b, i, h, d, was + step);
       const double up = load(x, b, i, h, d), high = loss();
       const bool kept = choice() == chosen;
@@ -79,7 +79,7 @@ constexpr const char* kLines[] = {
     "backward f64 b2 h4/2 q37 k37 d4/3 causal : nsa d=2 gate=none l=4 n=4 only=win phi=mean s=4 w=5 | d_lse"};
 INSTANTIATE_TEST_SUITE_P(Nsa, NsaGradients, testing::ValuesIn(kLines));
 
-// A branch alone is plain attention where it sees everything.
+// A single branch that sees everything is plain attention.
 void expect_dense(const std::string& alone, Role keys, Role values) {
   const Case c = case_of("forward f64 b2 h4/2 q50 k50 d8/6 causal : " + alone);
   const World world(c.problem, c.variation);

@@ -21,12 +21,12 @@ struct Sample {
   Args args{};
   std::deque<std::vector<unsigned char>> memory{};
 
-  Sample(Sample&&) = default;  // a copy would point into the memory of another
+  Sample(Sample&&) = default;  // a copy would point into the original's memory
   explicit Sample(const std::string& line) {
     const Status s = parse(line, problem);
     EXPECT_TRUE(s.ok()) << s.message;
   }
-  // q, k, v and out of the problem's shape, and lse; f64 throughout, so that nothing is rounded.
+  // q, k, v and out in the problem's shape, and lse; f64 throughout, so nothing is rounded.
   Sample& dense() {
     const Problem& p = problem;
     add(Role::q, {p.batch, p.len_q, p.heads_q, p.dim_qk});

@@ -203,7 +203,7 @@ TEST(Suites, have_the_matrices_of_the_reports) {
   EXPECT_EQ(find_suite("sdpa-small")->warm_up_calls, 200);
 }
 
-// An H200 has 150.8 GB; the last row of each kind does not fit, and the one before it that does is there.
+// An H200 has 150.8 GB; the last row of each kind does not fit, and the row before it does.
 TEST(Suites, memory_and_extreme_go_on_to_where_the_memory_of_a_gpu_ends) {
   for (const char* suite : {"memory", "extreme"}) {
     std::vector<BenchRow> rows;
@@ -251,7 +251,7 @@ TEST(Suites, nsa_has_the_slow_ways_beside_it_where_they_have_room) {
   EXPECT_EQ(wanted((longer + kNsa).c_str()), Names{""});
   EXPECT_EQ(wanted((longer + " causal").c_str()), Names{""});
   const Names dense = wanted((sizes + " causal").c_str());
-  for (size_t n = 1; n < dense.size(); ++n) EXPECT_EQ(dense[n], "cpu_standard");  // where there is a BLAS
+  for (size_t n = 1; n < dense.size(); ++n) EXPECT_EQ(dense[n], "cpu_standard");  // if there is a BLAS
   b.backends = {"nsa"};
   EXPECT_EQ(wanted((sizes + kNsa).c_str()), Names{"nsa"});
 }

@@ -1,4 +1,4 @@
-// `attune bench` from outside: what is asked for is what is in the records.
+// `attune bench` from outside: the records match the request.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -54,10 +54,10 @@ TEST(Bench, a_dry_run_marks_what_does_not_fit) {
 
 TEST(Bench, a_row_fits_into_the_lesser_of_both_memories) {
   EXPECT_TRUE(fits(10, 100));
-  EXPECT_FALSE(fits(50, 100));  // two of each while they are made
+  EXPECT_FALSE(fits(50, 100));  // two copies exist while inputs are made
   EXPECT_TRUE(fits(10, 100, 10));
   EXPECT_FALSE(fits(10, 100, 9));
-  EXPECT_TRUE(fits(50, 100, 1000));  // of a GPU one on the host
+  EXPECT_TRUE(fits(50, 100, 1000));  // with a GPU, one copy on the host
   EXPECT_FALSE(fits(95, 100, 1000));
 }
 
@@ -74,10 +74,10 @@ TEST(Bench, energy_is_a_time_and_of_gpus) {
   ASSERT_TRUE(parse(kLine, p).ok());
   const double without = estimated_seconds(p, b, 2);
   b.energy_seconds = 5;
-  EXPECT_NEAR(estimated_seconds(p, b, 2) - without, 3 * 5., 1e-9);  // of two peers and a backend
+  EXPECT_NEAR(estimated_seconds(p, b, 2) - without, 3 * 5., 1e-9);  // two peers and a backend
 }
 
-// What a suite would take hours for is not tried, whatever machine this is: its longest row is of exaflops.
+// A suite skips rows that would take hours, on any machine: its longest row takes exaflops.
 TEST(Bench, a_dry_run_of_a_suite_says_what_takes_too_long) {
   Bench b;
   b.device.units = 2;
@@ -99,7 +99,7 @@ TEST(Bench, a_run_that_measured_nothing_fails_and_says_what_its_rows_were) {
   EXPECT_TRUE(r.err.ends_with("attune bench: nothing was measured: 20 not built\n")) << r.err;
 }
 
-// As far as the mask shows them, the lists of a window would be hours.
+// Estimated from the mask instead of the lists, a window would take hours.
 TEST(Bench, a_row_of_block_lists_is_reckoned_by_its_lists) {
   Bench b;
   b.device.units = 2;
@@ -111,7 +111,7 @@ TEST(Bench, a_row_of_block_lists_is_reckoned_by_its_lists) {
   const double dense = seconds("forward bf16 b2 h12 q131072 k131072 d64 causal");
   const double listed = seconds("forward bf16 b2 h12 q131072 k131072 d64 causal blocks128x128x1 | "
                                 "streaming sink=128 local=2048");
-  EXPECT_LT(listed, 0.1 * dense);  // 18 of 512 blocks that a row shows in the middle
+  EXPECT_LT(listed, 0.1 * dense);  // in the middle, a row shows 18 of 512 blocks
   EXPECT_GT(listed, 0.03 * dense);
   const double whole = seconds("forward bf16 b2 h12 q4096 k4096 d64 causal blocks128x128x1 | random density=1");
   EXPECT_DOUBLE_EQ(whole, seconds("forward bf16 b2 h12 q4096 k4096 d64 causal"));
@@ -128,7 +128,7 @@ TEST(Bench, rest_is_part_of_the_time_that_a_subject_has) {
   EXPECT_DOUBLE_EQ(estimated_seconds(p, b, 3), without);
 }
 
-// Four backends and three peers; of fp8 there are fewer.
+// Four backends and three peers; fewer for fp8.
 TEST(Bench, a_whole_seq_sweep_is_reckoned_at_less_than_four_minutes_of_an_h200) {
   const BenchSuite& suite = *find_suite("seq-sweep");
   Bench b;
@@ -152,7 +152,7 @@ TEST(Bench, a_line_behind_an_option_of_several_names_is_a_line) {
 TEST(Bench, a_row_that_stands_there_twice_is_measured_once) {
   EXPECT_EQ(records({kLine}).size(), 1u);
   EXPECT_EQ(records({"forward f32 b1 h1 q8 k8 d16 causal"}).size(), 2u);
-  // Three of d64 are in both of its parts: of those a resumed run would find each done.
+  // Three rows of d64 are in both parts of the suite; a resumed run would find each of them done.
   const Ran suite = attune_says({"bench", "--suite", "fa2-vs-sdpa", "--dry-run", "--json"});
   EXPECT_EQ(json::parse(suite.out)["rows"], 44);
 }
@@ -191,7 +191,7 @@ TEST(Bench, a_suite_has_a_time_of_its_own_that_a_word_changes) {
     return nlohmann::json::parse(attune_says(words).out)["estimated_minutes"].get<double>();
   };
   EXPECT_LT(minutes({}), minutes({"--max-seconds", "2"}));
-  EXPECT_LT(minutes({}), minutes({"--peer", "torch"}));  // peers take their time too
+  EXPECT_LT(minutes({}), minutes({"--peer", "torch"}));  // peers take time too
   const Ran none = attune_says({"bench", kLine, "--max-seconds", "0"});
   EXPECT_EQ(none.code, 2);
   EXPECT_EQ(none.err, "attune bench: --precision and --max-seconds are above 0\n");
@@ -209,8 +209,8 @@ TEST(Bench, a_backend_that_is_the_baseline_is_measured_too) {
   EXPECT_EQ(both[0]["subject"], "cpu_forward");
   EXPECT_EQ(both[0]["baseline"], "cpu_standard");
   EXPECT_EQ(both[1]["subject"], "cpu_standard");
-  EXPECT_EQ(records({"--baseline", "cpu_forward"}).size(), 1u);  // the planner's choice already
-  EXPECT_EQ(records({"--baseline", "cpu_backward"}).size(), 1u);  // which does not take it
+  EXPECT_EQ(records({"--baseline", "cpu_forward"}).size(), 1u);   // already the planner's choice
+  EXPECT_EQ(records({"--baseline", "cpu_backward"}).size(), 1u);  // does not support the problem
 }
 
 TEST(Bench, a_baseline_that_nobody_is_called_is_refused) {

@@ -1,5 +1,5 @@
-"""A headless Chromium, driven over its debugging pipe: pages are opened as a reader opens them, and what they asked
-for, said or threw is kept."""
+"""A headless Chromium, driven over its debugging pipe. It opens pages as a reader does and keeps their requests,
+console output and exceptions."""
 import base64
 import json
 import os
@@ -13,12 +13,12 @@ PROGRAMS = ["chromium", "chromium-browser", "google-chrome-stable", "google-chro
 
 
 def program():
-    """The first Chromium that is here; None without one."""
+    """The first Chromium found, or None."""
     return next((path for path in map(shutil.which, PROGRAMS) if path), None)
 
 
 class Browser:
-    """One page. `requests` are addresses, but for those of data:; `errors` are what the console and the page said."""
+    """One page. `requests` holds addresses, except data: URLs; `errors` holds output of the console and exceptions."""
 
     def __init__(self, width=1300, height=900):
         self.folder = tempfile.TemporaryDirectory(prefix="attune_browser_", ignore_cleanup_errors=True)
@@ -108,7 +108,7 @@ class Browser:
                 self.note(event)
 
     def value(self, code):
-        """Of an expression of JavaScript in the page."""
+        """The value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"]))
@@ -127,11 +127,11 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def scheme(self, name):
-        """light or dark, as the system would ask for it."""
+        """Sets the system's color scheme: light or dark."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
     def picture(self, path, top=0, height=None, width=1300):
-        """A PNG of a part of the page; all of it without a height."""
+        """A PNG of a part of the page; of the whole page without a height."""
         height = height or self.value("document.documentElement.scrollHeight")
         clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
         data = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]

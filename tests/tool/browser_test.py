@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The report in a real browser: no error, no request, plots that speak, tables that sort and filter; served, it follows
-a growing file. browser_test.py ATTUNE; exit code 77 where no Chromium is."""
+"""The report in a real browser: no errors, no requests, plots with tooltips, tables that sort and filter; when served,
+it follows a growing file. browser_test.py ATTUNE; exit code 77 without Chromium."""
 import http.client
 import json
 import pathlib
@@ -171,21 +171,21 @@ class Served(unittest.TestCase):
         address = self.start()
         page = browser.Browser()
         try:
-            page.open(address)  # before the run has written
+            page.open(address)  # before the run has written anything
             self.assertTrue(page.until("document.body.textContent.includes('Nothing was measured')"))
             self.file.write_text(typical((512, 1024, 2048, 4096, 8192)))
             self.assertTrue(page.until("document.querySelectorAll('#rows tbody tr').length === 10"))
             page.value("""(() => { const i = document.querySelector('#rows input'); i.value = 'cpu_forward';
                           i.dispatchEvent(new Event('input')); })()""")
             with open(self.file, "a") as file:
-                file.write(typical((16384,)) + '{"attune_rec')  # and a line that is being written
+                file.write(typical((16384,)) + '{"attune_rec')  # plus a line that is still being written
             self.assertTrue(page.until("document.querySelectorAll('#rows tbody tr').length === 12"))
             self.assertEqual(page.value("document.querySelector('#rows input').value"), "cpu_forward")
             self.assertEqual(page.value("""[...document.querySelectorAll('#rows tbody tr')]
                                            .filter(r => r.offsetHeight).length"""), 6)
             self.assertIn("live", page.value("document.getElementById('live').textContent"))
             with open(self.file, "a") as file:
-                file.write("\n")  # that line is wrong now, and what was read stays
+                file.write("\n")  # the line is now malformed; earlier records stay
             self.assertTrue(page.until("document.getElementById('live').textContent.includes('run.jsonl:13')"))
             self.assertEqual(page.value("document.querySelectorAll('#rows tbody tr').length"), 12)
             self.assertEqual([r for r in page.requests if not r.startswith(address)], [])

@@ -1,4 +1,4 @@
-// The command line from outside: exit codes, sentences, JSON; and that docs/cli.md says what --help says.
+// The command line from outside: exit codes, messages, JSON; and docs/cli.md agrees with --help.
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
@@ -104,7 +104,7 @@ TEST(Cli, an_option_of_another_needs_it) {
   }
 }
 
-// Which is the machine, and not the command line: the same line is right elsewhere.
+// An absent device is an error of the machine, not of the command line: the same line is valid elsewhere.
 TEST(Cli, a_device_that_is_not_here_is_told_from_one_that_is_none) {
   const std::vector<std::vector<std::string>> commands = {
       {"plan", kLine}, {"memory", kLine}, {"why", kLine}, {"features"}, {"parity"}, {"parity", "--ring"},
@@ -281,7 +281,7 @@ TEST(Doctor, text_says_why_a_backend_is_out) {
   EXPECT_FALSE(has(r.out, "A/A")) << r.out;
 }
 
-// What docs/cli.md says under "## attune <command>".
+// The text of docs/cli.md under "## attune <command>".
 std::string section(const std::string& page, const std::string& command) {
   const size_t at = page.find("\n## attune " + command + "\n");
   return at == page.npos ? "" : page.substr(at, page.find("\n## ", at + 4) - at);

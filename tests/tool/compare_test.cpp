@@ -1,5 +1,5 @@
-// Verdicts over two sets of records: what is caught, what raises no alarm, what cannot be told; and what the command
-// answers. The bars are tried on synthetic sets with noise that was measured.
+// Verdicts over two sets of records: what is detected, what raises no alarm, what stays undecided; and the output of
+// the command. The detection limits are tested on synthetic sets with measured noise.
 #include "tool/compare/write.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ Record steady(double ns, int length = 512) {
   return record(std::move(samples), length);
 }
 
-// Five processes: each draws its samples from those of one that was measured, and stops as the engine does.
+// Five processes: each draws its samples from those of one measured process, and stops by the engine's rule.
 std::vector<Record> synthetic(const Noise& noise, double factor, Draw& draw) {
   std::vector<Record> runs;
   for (int n = 0; n < 5; ++n) {
@@ -77,7 +77,7 @@ TEST(Agreement, counts_rows_whose_times_are_within_a_share_either_way) {
   EXPECT_NEAR(a.farthest, 1000. / 960 - 1, 1e-9);
   EXPECT_EQ(agreement(c, 0.05, {}).agreeing(), 4);
   second.pop_back();
-  second.push_back(steady(1000, 1024));  // one is missing, one is new, one is wrong
+  second.push_back(steady(1000, 1024));  // one row missing, one new, one wrong
   second[0].parity.verdict = "FAIL";
   c = compare(first, second, {});
   EXPECT_EQ(agreement(c, 0.02, {}).rows, 5);
@@ -99,7 +99,7 @@ TEST_P(CompareNoise, a_slow_down_of_10_percent_is_always_caught) {
 TEST_P(CompareNoise, a_thing_against_itself_raises_no_alarm) {
   const Changes all = tries(*GetParam(), 1);
   EXPECT_EQ(all.count(Change::slower) + all.count(Change::faster), 0);
-  EXPECT_GE(all.count(Change::same), 50);  // and it is not silent because it never says anything
+  EXPECT_GE(all.count(Change::same), 50);  // guards against a test that never reports anything
 }
 
 Change only(const std::vector<Record>& before, const std::vector<Record>& after, const CompareSettings& s = {}) {
@@ -112,7 +112,7 @@ TEST(Compare, every_verdict_has_its_case) {
   EXPECT_EQ(only({steady(1000)}, {steady(1000)}), Change::same);
   EXPECT_EQ(only({steady(1000)}, {steady(1050)}), Change::slower);
   EXPECT_EQ(only({steady(1000)}, {steady(950)}), Change::faster);
-  EXPECT_EQ(only({steady(1000)}, {steady(1010)}), Change::unclear);  // as much as the margin: neither
+  EXPECT_EQ(only({steady(1000)}, {steady(1010)}), Change::unclear);  // exactly the margin: neither
   EXPECT_EQ(only({}, {steady(1000)}), Change::added);
   EXPECT_EQ(only({steady(1000)}, {}), Change::missing);
   Record failed = steady(1000);
@@ -140,7 +140,7 @@ TEST(Compare, what_was_right_before_and_is_not_checked_now_is_broken) {
     ASSERT_EQ(c.rows.size(), 1u);
     EXPECT_EQ(c.rows[0].change, Change::broken);
     EXPECT_EQ(c.rows[0].note, "its result was right before, and was not checked now: not asked for");
-    EXPECT_EQ(only({now}, {now}), Change::same);  // of what cannot be checked at all
+    EXPECT_EQ(only({now}, {now}), Change::same);  // when nothing can be checked
     EXPECT_EQ(only({now}, {steady(1000)}), Change::same);
     EXPECT_EQ(only({}, {now}), Change::added);
   }
@@ -158,7 +158,7 @@ TEST(Compare, margin_and_spread_of_either_side_must_be_passed) {
   EXPECT_EQ(only({loud}, {steady(1030)}), Change::same);
 }
 
-// On a machine where a thing differs from itself by so much, ten times as slow must not pass for the same.
+// On a machine with a large A/A spread, a result ten times slower must not count as the same.
 TEST(Compare, a_spread_that_hides_everything_is_unclear_and_never_same) {
   Record loud = steady(1000);
   loud.aa_spread = 28;
@@ -167,8 +167,8 @@ TEST(Compare, a_spread_that_hides_everything_is_unclear_and_never_same) {
   EXPECT_EQ(c.rows[0].change, Change::unclear);
   EXPECT_EQ(c.rows[0].note, "a thing timed against itself differs by 2800.0 % here: nothing smaller can be told");
   EXPECT_EQ(only({loud}, {steady(1080)}), Change::unclear);
-  EXPECT_EQ(only({loud}, {steady(1020)}), Change::same);  // within what a quiet machine's spread may be
-  EXPECT_EQ(only({loud}, {steady(1080)}, {.margin = 0.10}), Change::same);  // said to be what matters
+  EXPECT_EQ(only({loud}, {steady(1020)}), Change::same);                    // within the spread of a quiet machine
+  EXPECT_EQ(only({loud}, {steady(1080)}, {.margin = 0.10}), Change::same);  // below the given margin
   EXPECT_EQ(only({loud}, {steady(1000 * 50)}), Change::slower);
 }
 
@@ -181,9 +181,9 @@ TEST(Compare, another_clock_is_no_change_of_the_code) {
   EXPECT_EQ(c.rows[0].note, "SLOWER by time and SAME by cycles: the clock was 9.1 % lower");
   after.samples_mhz.assign(40, 1980);
   EXPECT_EQ(only({before}, {after}), Change::slower);
-  after = steady(1000), after.samples_mhz.assign(40, 2200);  // as quick only because the clock is higher
+  after = steady(1000), after.samples_mhz.assign(40, 2200);  // as fast only because of the higher clock
   EXPECT_EQ(only({before}, {after}), Change::unclear);
-  after = steady(1100), after.samples_mhz.assign(7, 1800);   // not one for each sample: as if there were none
+  after = steady(1100), after.samples_mhz.assign(7, 1800);   // not one per sample: ignored
   EXPECT_EQ(only({before}, {after}), Change::slower);
 }
 
@@ -196,7 +196,7 @@ TEST(Compare, runs_that_disagree_widen_the_interval) {
   std::vector<Record> astray, now;
   for (const double ns : {1000.0, 1001.0, 999.0, 1002.0, 998.0, 1000.0, 1300.0}) astray.push_back(steady(ns));
   for (const double ns : {1050.0, 1051.0, 1049.0, 1052.0, 1050.0, 1048.0, 1050.0}) now.push_back(steady(ns));
-  EXPECT_EQ(only(astray, now), Change::slower);  // one of seven hides nothing
+  EXPECT_EQ(only(astray, now), Change::slower);  // one outlier in seven hides nothing
   const Changes one = compare({steady(1000)}, {steady(1000)}, {});
   ASSERT_EQ(one.caveats.size(), 1u);
   EXPECT_TRUE(has(one.caveats[0], "one run a side"));
@@ -240,7 +240,7 @@ TEST(Compare, what_counts_as_a_regression_follows_the_settings) {
 }
 
 TEST(Compare, intervals_of_runs_are_those_of_rank_tables) {
-  // Two-sided 5 %: of 5 and 5 runs the largest U is 2, of 4 and 4 it is 0, of 6 and 4 it is 2.
+  // Two-sided 5 %: the largest U is 2 for 5 and 5 runs, 0 for 4 and 4, 2 for 6 and 4.
   const auto interval = [](std::vector<double> before, std::vector<double> after) {
     std::vector<std::vector<double>> all;
     for (const double v : before) all.emplace_back(40, v);
@@ -253,7 +253,7 @@ TEST(Compare, intervals_of_runs_are_those_of_rank_tables) {
   EXPECT_NEAR(five.high, 16, 1e-9);
   EXPECT_NEAR(interval({1, 2, 4, 8}, {1, 1, 1, 1.5}).low, 1 / 1.5, 1e-9);  // the smallest of 16
   EXPECT_NEAR(interval({1, 1.1, 1.2, 1.3, 1.4, 1.5}, {1, 1.01, 1.02, 1.03}).low, 1 / 1.01, 1e-9);  // 1/1.03, /1.02, ...
-  EXPECT_NEAR(interval({1, 2, 3}, {1, 1, 1}).confidence, 0.9, 1e-9);       // three and three cannot reach more
+  EXPECT_NEAR(interval({1, 2, 3}, {1, 1, 1}).confidence, 0.9, 1e-9);       // the most that three and three can reach
 }
 
 TEST(Compare, samples_that_are_no_times_give_no_verdict) {
@@ -311,7 +311,7 @@ TEST(CompareCommand, two_runs_agree_at_enough_rows_or_not) {
   for (int n = 1; n <= 20; ++n) first.push_back(steady(1000, n)), second.push_back(steady(n == 7 ? 1100 : 1010, n));
   const std::string a = written("first.jsonl", first), b = written("second.jsonl", second);
   Ran r = attune_says({"compare", a, b, "--agree", "2"});
-  EXPECT_EQ(r.code, 0) << r.err;  // one of twenty: it is SLOWER, which is not what was asked
+  EXPECT_EQ(r.code, 0) << r.err;  // one of twenty is SLOWER, but --agree asks for agreement
   EXPECT_EQ(r.out, "  10.00 %  forward f32 b1 h8 q7 k7 d64 causal, cpu_forward, warm, 1 thread: 1.00 us and 1.10 us\n"
                    "19 of 20 rows within 2 %, the farthest 10.00 % apart\n");
   r = attune_says({"compare", a, b, "--agree", "2", "--bar", "96", "--json"});
@@ -343,7 +343,7 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   EXPECT_EQ(attune_says({"compare", slow, "--baseline", "release", "--save", "release"}).code, 1);
   EXPECT_EQ(text_of(stored), text_of(quick));
   EXPECT_EQ(attune_says({"compare", quick, "--baseline", "release", "--save", "release"}).code, 0);
-  EXPECT_EQ(attune_says({"compare", slow, "--save", "release"}).code, 0);  // asked for, without a comparison
+  EXPECT_EQ(attune_says({"compare", slow, "--save", "release"}).code, 0);  // a plain --save, without a comparison
   EXPECT_EQ(text_of(stored), text_of(slow));
   EXPECT_EQ(text_of(stored + ".before"), text_of(quick));
   r = attune_says({"compare", slow, "--baseline", "release", "--markdown", stored});
@@ -385,7 +385,7 @@ TEST(Compare, records_of_several_machines_are_compared_by_machine) {
   EXPECT_EQ(c.rows[0].change, Change::slower);
   EXPECT_EQ(c.rows[0].setting, "warm, 1 thread, A");
   EXPECT_EQ(c.rows[1].change, Change::same);
-  EXPECT_EQ(only({on("A", 1000)}, {on("B", 1000)}), Change::same);  // one each: a caveat says that they differ
+  EXPECT_EQ(only({on("A", 1000)}, {on("B", 1000)}), Change::same);  // one record each: a caveat reports the difference
   const Changes wider = compare({on("A 1", 1000)}, {on("A 1", 1000), on("A", 1000)}, {});
   ASSERT_FALSE(wider.caveats.empty());
   EXPECT_EQ(wider.caveats[0], "the CPU differs: A 1 before, A 1, A after");
@@ -437,7 +437,7 @@ TEST(CompareCommand, files_that_cannot_be_read_or_hold_nothing_are_one_sentence)
   EXPECT_EQ(attune_says({"compare", good, good, "--junit", "/nowhere/at/all.xml"}).code, 3);
 }
 
-// The workflow of the examples asks for rows that are there.
+// The example workflow requests rows that exist.
 TEST(Compare, the_workflow_of_the_examples_measures_something) {
   std::ifstream file(ATTUNE_SOURCE_DIR "/examples/compare_workflow.yml");
   std::vector<std::string> words;

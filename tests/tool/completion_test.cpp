@@ -1,4 +1,4 @@
-// The completion scripts: the shells accept them, and they offer every command and option there is.
+// The completion scripts: the shells accept them, and they offer every command and option.
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
@@ -34,7 +34,7 @@ void expect_everything(const std::string& shell) {
 
 bool missing(const char* shell) { return spawn({shell, "--version"}).code == 127; }
 
-// What bash would offer after these words, the last one being typed.
+// The offers of bash after these words, the last one incomplete.
 std::string offered(const std::vector<std::string>& words) {
   std::string code = "source " + script("bash") + "; COMP_WORDS=(";
   for (const std::string& w : words) code += "'" + w + "' ";
@@ -72,8 +72,8 @@ TEST(Completion, bash_offers_commands_then_options_then_values) {
   EXPECT_EQ(offered({"attune", "plan", "--device", "h2"}), "h200\n");
   EXPECT_EQ(offered({"attune", "plan", "--backend", "cpu_b"}), "cpu_backward\n");
   EXPECT_EQ(offered({"attune", "completion", "z"}), "zsh\n");
-  EXPECT_EQ(offered({"attune", "report", "--out", "x"}), "\n");  // a file: left to bash
-  EXPECT_EQ(offered({"attune", "doctor", "--dev"}), "\n");       // not its option
+  EXPECT_EQ(offered({"attune", "report", "--out", "x"}), "\n");  // a file name: left to bash
+  EXPECT_EQ(offered({"attune", "doctor", "--dev"}), "\n");       // not an option of doctor
 }
 
 TEST(Completion, other_shells_are_wrong_usage) {

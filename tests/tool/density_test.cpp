@@ -1,4 +1,4 @@
-// Records of sparse problems say how dense they came out, and the density that was asked for changes it.
+// Records of sparse problems contain the actual density, and the requested density changes it.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -23,7 +23,7 @@ TEST(Density, of_a_pattern_is_in_the_record_and_follows_what_is_asked_for) {
   const json tenth = record(line + "0.1 seed=2"), half = record(line + "0.5 seed=2");
   EXPECT_EQ(tenth["pattern"], "random density=0.1 seed=2");
   EXPECT_EQ(tenth["shown_blocks"], 110);
-  EXPECT_EQ(tenth["active_blocks"], 12);  // round(5.5) of each list
+  EXPECT_EQ(tenth["active_blocks"], 12);  // round(5.5) per list
   EXPECT_EQ(half["active_blocks"], 56);
   EXPECT_NEAR(half["density"].get<double>(), 56. / 110, 1e-12);
   EXPECT_GT(half["flops"].get<double>(), 3 * tenth["flops"].get<double>());

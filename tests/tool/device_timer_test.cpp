@@ -1,5 +1,5 @@
-// What a measurement on a GPU decides on the host: sets to go round through, flushes, modes, what NVML's bits mean. And
-// that without a GPU all of it refuses with a sentence.
+// Host-side decisions of a GPU measurement: how many sets of inputs to rotate, flushes, modes, the meaning of NVML's
+// bits. Without a GPU, all of it refuses with a message.
 #include "tool/timing/device_timer.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 constexpr double kL2 = 50e6, kRoom = 100e9;
 
 TEST(Rotation, leaves_five_caches_between_a_set_and_its_return) {
-  EXPECT_EQ(rotation(300e6, kL2, kRoom), 1);  // alone larger than all that could stay
+  EXPECT_EQ(rotation(300e6, kL2, kRoom), 1);  // one set alone exceeds everything that could stay cached
   EXPECT_EQ(rotation(250e6, kL2, kRoom), 1);
   EXPECT_EQ(rotation(100e6, kL2, kRoom), 4);
   EXPECT_EQ(rotation(50e6, kL2, kRoom), 6);
@@ -28,11 +28,11 @@ TEST(Rotation, stays_within_memory_and_within_a_graph) {
 }
 
 TEST(Gate, opens_early_only_where_the_host_gets_further_ahead) {
-  EXPECT_FALSE(is_ahead(2, 100e3, 500e3));   // two samples are no lead
+  EXPECT_FALSE(is_ahead(2, 100e3, 500e3));   // two samples are not a lead
   EXPECT_TRUE(is_ahead(3, 150e3, 500e3));    // 50 us each on the host, 500 on the GPU
   EXPECT_FALSE(is_ahead(3, 150e3, 90e3));    // the GPU would catch up after a hiccup
   EXPECT_FALSE(is_ahead(16, 800e3, 20e3));
-  EXPECT_FALSE(is_ahead(16, 800e3, 0));      // nothing is known yet
+  EXPECT_FALSE(is_ahead(16, 800e3, 0));      // nothing measured yet
 }
 
 TEST(Flush, is_at_least_twice_the_cache) {
@@ -53,7 +53,7 @@ TEST(Modes, are_words) {
 
 TEST(Nvml, names_what_slows_a_gpu_down_and_nothing_else) {
   EXPECT_EQ(cuda::slowed_by(0), "");
-  EXPECT_EQ(cuda::slowed_by(0x1 | 0x2 | 0x10 | 0x100), "");  // idle, clocks that were set, boost, display
+  EXPECT_EQ(cuda::slowed_by(0x1 | 0x2 | 0x10 | 0x100), "");  // idle, application clocks, boost, display
   EXPECT_EQ(cuda::slowed_by(0x4), "power cap");
   EXPECT_EQ(cuda::slowed_by(0x4 | 0x20), "power cap, thermal slowdown");
   EXPECT_EQ(cuda::slowed_by(0x40 | 0x80 | 0x8), "hardware slowdown, hardware thermal slowdown, power brake");
@@ -97,7 +97,7 @@ TEST(DeviceTimer, without_a_gpu_refuses_with_a_sentence) {
   EXPECT_NE(timer.open(0).message, "");
 }
 
-// By processor time every thread has a CPU of its own, one after the other: 16 times as many would be 16 machines.
+// In processor time, threads that share a CPU would count as separate CPUs: 16 times the threads would be 16 machines.
 TEST(Ceilings, more_threads_than_cpus_are_not_more_machines) {
   const Device cpu = this_cpu();
   const Ceilings own = measure_ceilings(cpu, cpu.units, 0.05), many = measure_ceilings(cpu, 16 * cpu.units, 0.05);
@@ -112,7 +112,7 @@ TEST(Ceilings, of_a_type_are_at_least_those_of_f32) {
   EXPECT_EQ(gpu.of(DType::f16).gflops, 800);
   EXPECT_EQ(gpu.of(DType::f32).gflops, 400);
   const Ceilings cpu{.f32 = {"fmla", 100}, .bf16 = {"bfmmla", 50}};
-  EXPECT_EQ(cpu.of(DType::f16).gflops, 100);  // widened
+  EXPECT_EQ(cpu.of(DType::f16).gflops, 100);  // widened to f32
   EXPECT_EQ(cpu.of(DType::bf16).gflops, 100);
 }
 

@@ -5,7 +5,7 @@
 namespace attune {
 namespace {
 
-// The examples of FIPS 180-4 and their neighbours in length, as `openssl dgst -sha256 -binary | base64` prints them.
+// The examples of FIPS 180-4 and neighbouring lengths, as printed by `openssl dgst -sha256 -binary | base64`.
 TEST(Digest, is_sha256) {
   EXPECT_EQ(sha256_base64(""), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
   EXPECT_EQ(sha256_base64("abc"), "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");

@@ -1,4 +1,4 @@
-// Nothing the user had is lost: what a command reads it does not write over, and a link stays one.
+// User data is never lost: a command does not overwrite its own input, and a symlink stays a symlink.
 #include "tool/files.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(Files, a_link_that_is_replaced_stays_one) {
   const std::string real = temporary("real"), first = temporary("first"), second = temporary("second");
   fs::create_symlink("real", first);
   fs::create_symlink(first, second);
-  for (const char* const text : {"new", "newer"}) {  // not there at first
+  for (const char* const text : {"new", "newer"}) {  // absent at first
     ASSERT_EQ(replace_file(second, text).message, "");
     EXPECT_TRUE(fs::is_symlink(first) && fs::is_symlink(second));
     EXPECT_EQ(text_of(real), text);

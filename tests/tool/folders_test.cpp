@@ -1,5 +1,5 @@
-// Folders that cannot be looked into: a sentence that says which, and never the text of an exception. A circle of links
-// stands for them, since a right that is missing does not keep root out.
+// Unreadable folders give a message with the folder, never the text of an exception. A symlink loop stands in for them,
+// because missing permissions do not stop root.
 #include <gtest/gtest.h>
 
 #include "tests/tool/records.h"
@@ -52,7 +52,7 @@ TEST(Folders, that_are_named_and_cannot_be_looked_into) {
   const Ran baseline = spawn({"env", "-C", temporary(""), "sh", "-c", "ln -sfn .attune .attune; exec \"$@\"", "sh",
                               ATTUNE_BUILD_DIR "/attune", "compare", good(), "--save", "main"},
                              {"XDG_CONFIG_HOME=" + temporary("mine")});
-  EXPECT_EQ(baseline.code, 0) << baseline.err;  // not a folder: the user's own is taken
+  EXPECT_EQ(baseline.code, 0) << baseline.err;  // not a folder: the user's default is used
   EXPECT_TRUE(fs::exists(temporary("mine/attune/baselines/main.jsonl")));
 }
 

@@ -1,5 +1,5 @@
-// Frauds planted on a GPU, each caught and called by its name. The peer that plants them computes with one of our own
-// backends, so that what is right is right to the bit and only the cheat is wrong. Skipped where there is no GPU.
+// Frauds planted on a GPU, each of which must be caught and named. The peer that plants them computes with one of our
+// backends, so honest results are exact to the bit and only the cheat is wrong. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,7 +23,7 @@ enum class Cheat { none, layout, one_key, half, cached, other_stream, host };
 struct Fraud {
   Cheat cheat = Cheat::none;
   Device gpu{};
-  Problem problem{};  // as it is computed
+  Problem problem{};  // as computed
   Args args{};
   Plan plan{};
   void* stream = nullptr;
@@ -56,7 +56,7 @@ int64_t set_up(const char* text) {
   for (const auto& [role, name] : {std::pair(Role::q, "q"), {Role::k, "k"}, {Role::v, "v"}})
     fraud.args[role] = tensor_of(asked["tensors"][name]);
   fraud.args[Role::out] = tensor_of(asked["results"]["out"]);
-  if (fraud.cheat == Cheat::layout) {  // the axes by their place, of a kernel that has them the other way round
+  if (fraud.cheat == Cheat::layout) {  // takes the axes by position, as a kernel for the other layout
     std::swap(p.len_q, p.heads_q), std::swap(p.len_k, p.heads_kv);
     for (const Role r : {Role::q, Role::k, Role::v, Role::out})
       std::swap(fraud.args[r].extent.seq, fraud.args[r].extent.head),
@@ -74,7 +74,7 @@ int64_t set_up(const char* text) {
   if (!good(planner.plan(p, fraud.plan))) return 0;
   if (!good(fraud.workspace.allocate(fraud.gpu.index, fraud.plan.workspace_bytes + 1))) return 0;
   if (!good(fraud.kept.allocate(fraud.gpu.index, bytes_of(fraud.args[Role::out])))) return 0;
-  constexpr size_t kDelay = size_t(256) << 20;  // a write of it takes tens of microseconds
+  constexpr size_t kDelay = size_t(256) << 20;  // takes tens of microseconds to write
   return good(fraud.delay.allocate(fraud.gpu.index, kDelay)) ? 1 : 0;
 }
 
@@ -94,7 +94,7 @@ int32_t run(int64_t handle) {
     for (int n = 0; n < 40 && done; ++n)
       done = good(cuda::fill(fraud.delay.data(), 0, fraud.delay.bytes(), fraud.other.get()));
     done = done && attend(fraud.other.get());
-  } else if (fraud.cheat == Cheat::host) {  // done when the call returns, and nothing of it on the stream that is timed
+  } else if (fraud.cheat == Cheat::host) {  // done when the call returns, with nothing on the timed stream
     done = attend(fraud.other.get()) && good(cuda::wait(fraud.other.get()));
     const Clock clock = host_clock();
     for (const int64_t start = clock.now(); clock.now() - start < 3000000;) {}
@@ -124,7 +124,7 @@ class GpuHonesty : public testing::Test {
     b.energy_seconds = energy_seconds;
     b.timing.cold = true, b.timing.max_seconds = 0.05, b.timing.warm_up_seconds = 0.001;
     b.provenance.gpu = fraud.gpu.name;
-    // A ceiling as of a GPU only for the one that it is to catch: a copy of four megabytes is faster than it, too.
+    // A realistic ceiling only for the cheat it must catch: a copy of four megabytes also exceeds it.
     b.ceilings = Ceilings{.f16 = {"asked for", cheat == Cheat::host ? kCeiling : 1e9}, .copy_gbs = 1e9};
     b.floor_ns = 2000, b.aa_spread = 0.02;
     return measure_row(problem(kLine), b);
@@ -150,7 +150,7 @@ TEST_F(GpuHonesty, energy_is_in_the_records_where_it_is_asked_for) {
   for (const Record& r : row_of(Cheat::none, 0.5)) {
     ASSERT_EQ(r.status, "ok") << r.message;
     EXPECT_GT(r.sustained_ns, 0) << r.subject;
-    if (timer_.nvml().joules() < 0) continue;  // this GPU has no counter of it
+    if (timer_.nvml().joules() < 0) continue;  // this GPU has no energy counter
     EXPECT_GT(r.joules, 0) << r.subject;
     EXPECT_NEAR(r.joules, r.sustained_watts * r.sustained_ns * 1e-9, 1e-6 * r.joules) << r.subject;
   }
@@ -171,7 +171,7 @@ TEST_F(GpuHonesty, what_cheats_in_its_result_is_caught_by_name) {
   }
 }
 
-// Its result is right and there in time: only the clock of the GPU shows that the GPU did not make it.
+// The result is correct and in time: only the GPU's clock shows that the GPU did not compute it.
 TEST_F(GpuHonesty, what_the_gpu_did_not_do_is_refused_by_name) {
   const Record r = measured(Cheat::host);
   EXPECT_EQ(r.parity.verdict, "PASS") << r.message;
@@ -185,7 +185,7 @@ TEST_F(GpuHonesty, nothing_is_compared_with_one_that_is_caught) {
     for (const Record& r : row_of(cheat)) EXPECT_NE(r.baseline, "planted") << r.subject;
 }
 
-// A record of this GPU, and the same one with what a slow clock or a CPU would have left in it.
+// A record of this GPU, and variants with the traces of a slow clock or of a CPU.
 TEST_F(GpuHonesty, the_audit_sees_what_the_record_of_this_gpu_says) {
   const Record honest = measured(Cheat::none);
   ASSERT_EQ(honest.status, "ok") << honest.message;

@@ -1,5 +1,5 @@
-// The tool against those who would fool it: planted frauds, each caught and called by its name. Those that show while
-// something runs are planted as peers and measured; those that are written into a file are written into one.
+// Planted frauds, each of which the tool must catch and name. Frauds visible at run time are planted as peers and
+// measured; frauds in records are written into a file.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-// A peer that computes full f32 attention of [batch 1, head, seq, dim], and cheats in one way.
+// A peer that computes full f32 attention on [batch 1, head, seq, dim], and cheats in one way.
 enum class Cheat { none, layout, one_key, half, cached, enqueue };
 struct Fraud {
   Cheat cheat = Cheat::none;
@@ -44,7 +44,7 @@ struct View {
 void attend() {
   const json &t = fraud.asked["tensors"];
   View q(t["q"]), k(t["k"]), v(t["v"]), out(fraud.asked["results"]["out"]);
-  if (fraud.cheat == Cheat::layout)  // the axes by their place, of a kernel that has them the other way round
+  if (fraud.cheat == Cheat::layout)  // takes the axes by position, as a kernel for the other layout
     for (View* x : {&q, &k, &v, &out}) std::swap(x->seq, x->heads), std::swap(x->at_seq, x->at_head);
   const int last = fraud.cheat == Cheat::half ? q.seq / 2 : q.seq, keys = fraud.cheat == Cheat::one_key ? 1 : k.seq;
   for (int h = 0; h < q.heads; ++h)
@@ -134,7 +134,7 @@ TEST(Honesty, nothing_is_compared_with_one_that_is_caught) {
     for (const Record& r : row_of(cheat)) EXPECT_EQ(r.baseline, "") << r.subject;
 }
 
-// An honest row of two peers and one of ours, as `bench` writes it; of a GPU or of a CPU.
+// An honest row of two peers and one of our backends, as `bench` writes it; on a GPU or a CPU.
 std::vector<Record> honest(bool gpu = false) {
   std::vector<Record> all;
   const struct { const char* subject; double ns; } subjects[] = {{"torch:flash", 1.0e6}, {"torch:math", 4.0e6},
@@ -199,7 +199,7 @@ const std::vector<Forgery>& forgeries() {
       {"zero-inputs", false, [](auto& r) { r[2].distribution = "zeros"; }},
       {"zero-inputs", false, [](auto& r) { r[2].input_rms = 0; }},
       {"slow-baseline", false,
-       [](auto& r) {  // faster than math, slower than flash, which the row does not say
+       [](auto& r) {  // faster than math, slower than flash, which the row hides
          for (double& s : r[2].samples_ns) s *= 2;
          derive(r[2]);
          r[2].baseline = "torch:math", r[2].ratio = median_ratio(r[1].samples_ns, r[2].samples_ns);
@@ -213,7 +213,7 @@ const std::vector<Forgery>& forgeries() {
       {"skipped-parity", false, [](auto& r) { r[2].parity = {"UNCHECKED", 0, 0, "not asked for", ""}; }},
       {"skipped-parity", false, [](auto& r) { r[2].parity = {"skipped", 0, 0, "", ""}; }},
       {"skipped-parity", false, [](auto& r) { r[2].parity.rows = 0; }},
-      {"skipped-parity", false,  // an excuse that this problem does not have
+      {"skipped-parity", false,  // an excuse that does not apply to this problem
        [](auto& r) { r[2].parity = {"UNCHECKED", 0, 0, "rows cannot be drawn from a variant", ""}; }},
       {"forged-parity", false, [](auto& r) { r[2].parity.error = 3; }},
       {"forged-parity", false, [](auto& r) { r[2].parity.verdict = "FAIL"; }},
@@ -254,7 +254,7 @@ const std::vector<Forgery>& forgeries() {
       {"bad-problem", false, [](auto& r) { r[2].problem = "a fast one"; }},
       {"bad-time", false, [](auto& r) { r[2].provenance.time = "today"; }},
       {"forged-summary", false,
-       [](auto& r) {  // two ways of running, said to be one
+       [](auto& r) {  // two execution modes labelled as one
          for (size_t n = 0; n < r[2].samples_ns.size(); n += 2) r[2].samples_ns[n] *= 2;
          derive(r[2]);
          r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns), r[2].verdict = name(verdict(r[2].ratio, 0.01));
@@ -269,7 +269,7 @@ const std::vector<Forgery>& forgeries() {
   };
   return all;
 }
-// True as it stands, and not to be relied on.
+// True as written, but not reliable.
 const std::vector<Forgery>& doubts() {
   static const std::vector<Forgery> all = {
       {"skipped-parity", false,
@@ -297,7 +297,7 @@ const std::vector<Forgery>& doubts() {
          r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns), r[2].verdict = name(verdict(r[2].ratio, 0.01));
        }},
       {"unfinished-row", false, [](auto& r) { r.erase(r.begin() + 1); }},
-      {"unfinished-row", false, [](auto& r) { r[0].status = "interrupted"; }},  // Ctrl-C, and others were done
+      {"unfinished-row", false, [](auto& r) { r[0].status = "interrupted"; }},  // Ctrl-C, with other subjects done
       {"unknown-source", false, [](auto& r) { r[2].provenance.commit = "unknown"; }},
       {"dirty-source", false, [](auto& r) { r[2].provenance.dirty = true; }},
   };
@@ -326,7 +326,7 @@ TEST(Honesty, what_calls_for_care_is_named_and_not_called_wrong) {
 }
 
 TEST(Honesty, every_name_is_planted_and_every_planted_one_is_a_name) {
-  std::vector<std::string> planted = {"unreadable", "missing-field"};  // lines that are no record: below
+  std::vector<std::string> planted = {"unreadable", "missing-field"};  // lines that are not records: see below
   for (const Forgery& f : forgeries()) planted.push_back(f.name);
   for (const Forgery& f : doubts()) planted.push_back(f.name);
   const std::vector<std::string> all = finding_names();

@@ -1,5 +1,5 @@
-// Lines that somebody made to hurt whoever reads them: each is a sentence with file and line, in every command that
-// reads records, and costs no time.
+// Lines crafted to attack the reader: each gives a message with file and line in every command that reads records,
+// without excessive run time.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -24,7 +24,7 @@ std::string many_names(int count) {
   return line_with(all);
 }
 
-// A line, and what is said of it.
+// A line, and the message it causes.
 const std::vector<std::pair<std::string, std::string>>& hostile() {
   const std::string deep = "record: lists and objects are over 16 deep in it";
   static const std::vector<std::pair<std::string, std::string>> all = {
@@ -55,7 +55,8 @@ TEST(HostileRecord, is_a_sentence) {
   Record r;
   EXPECT_EQ(from_json(line_with("\"unknown\":" + nested(15)), r).message, "");
   EXPECT_EQ(from_json(many_names(498), r).message, "");
-  EXPECT_EQ(from_json(line_with("\"message\":\"" + times(":[{\\\\\\\"", 1000) + "\""), r).message, "");  // it is a text
+  // Inside a string.
+  EXPECT_EQ(from_json(line_with("\"message\":\"" + times(":[{\\\\\\\"", 1000) + "\""), r).message, "");
 }
 
 TEST(HostileRecord, costs_no_more_than_its_length) {
@@ -63,7 +64,7 @@ TEST(HostileRecord, costs_no_more_than_its_length) {
   const auto before = std::chrono::steady_clock::now();
   Record r;
   EXPECT_FALSE(from_json(line, r).ok());
-  // By the square of the names it took half a minute and more.
+  // Quadratic in the number of names, this took more than half a minute.
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
 }
 
@@ -74,7 +75,7 @@ TEST(HostileRecord, with_numbers_at_the_limit_reads_back) {
   EXPECT_EQ(to_json(again), to_json(r));
 }
 
-// The lines of a file are good but for the second.
+// A file whose second line is `line`; the others are valid.
 std::string file_with(const std::string& line) {
   const std::string path = temporary("records.jsonl");
   std::ofstream file(path);
@@ -104,17 +105,17 @@ TEST(HostileRecord, is_file_and_line_and_exit_code_1_in_every_command) {
                                                {"serve", path, "--port", "0"},
                                                {"bench", "forward f32 b1 h1 q16 k16 d8 full", "--out", path,
                                                 "--resume"}}) {
-      std::vector<std::string> all = {"timeout", "60", ATTUNE_BUILD_DIR "/attune"};  // `serve` would go on
+      std::vector<std::string> all = {"timeout", "60", ATTUNE_BUILD_DIR "/attune"};  // `serve` would not end
       all.insert(all.end(), words.begin(), words.end());
       const Ran ran = spawn(all, {"XDG_CONFIG_HOME=" + temporary("")});
       const std::string about = words[0] + ": " + line.substr(0, 60) + "\n" + ran.out + ran.err;
       EXPECT_EQ(ran.code, 1) << about;
       EXPECT_TRUE(has(ran.out + ran.err, said)) << about;
-      // `verify` has a table: the file is the one that was named.
+      // `verify` prints a table: the file is the one given.
       EXPECT_TRUE(has(ran.err, path + ":2: ") || words[0] == "verify") << about;
       EXPECT_FALSE(has(ran.out + ran.err, "exception")) << about;
     }
-    // As the last line, with and without its end, it is no torn one that may be cut off.
+    // As the last line, terminated or not, it must not be treated as a torn line that may be cut off.
     for (const char* const end : {"", "\n"}) {
       std::ofstream(path) << to_json(record("cpu_forward", 512, 1000)) << "\n" << line << end;
       const std::string before = text_of(path);

@@ -1,4 +1,4 @@
-// The small server: what it answers, and that nobody who is slow or wrong holds it up.
+// The small server: its responses, and that slow or malformed clients do not block it.
 #include "tool/serve/http.h"
 
 #include <arpa/inet.h>
@@ -126,7 +126,7 @@ TEST(Server, silent_slow_and_endless_clients_hold_nobody_up) {
   const Serving serving;
   const int silent = serving.connect(), half = serving.connect(), deaf = serving.connect(), endless = serving.connect();
   Serving::say(half, "GET / HT");
-  Serving::say(deaf, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");  // and reads nothing
+  Serving::say(deaf, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");  // never reads the response
   Serving::say(endless, "GET /" + std::string(9000, 'y'));
   EXPECT_TRUE(Serving::all(endless).starts_with("HTTP/1.1 431 "));
   const int s = serving.connect();
@@ -138,7 +138,7 @@ TEST(Server, silent_slow_and_endless_clients_hold_nobody_up) {
 TEST(Server, a_client_that_says_nothing_is_let_go) {
   const Serving serving(0.1);
   const int silent = serving.connect();
-  EXPECT_EQ(Serving::all(silent), "");  // ends, without an answer
+  EXPECT_EQ(Serving::all(silent), "");  // closes without a response
 }
 
 TEST(ServeCommand, wrong_input_is_one_sentence) {
@@ -161,7 +161,7 @@ TEST(ServeCommand, wrong_input_is_one_sentence) {
   EXPECT_TRUE(has(twice.err, "cannot be served")) << twice.err;
 }
 
-// The command over a file with one good record.
+// The command, serving a file with one valid record.
 struct Live {
   std::string path;
   Background serving;
@@ -208,7 +208,7 @@ TEST(Serve, goes_on_with_what_it_had_whatever_is_appended) {
     EXPECT_EQ(live.asked("/rows.csv"), rows);
     EXPECT_TRUE(live.asked("/").starts_with("HTTP/1.1 200 "));
   }
-  std::ofstream(live.path) << before << before;  // and reads again what is right
+  std::ofstream(live.path) << before << before;  // valid again, and read again
   EXPECT_TRUE(live.asked("/revision").starts_with("HTTP/1.1 200 "));
   EXPECT_NE(live.asked("/rows.csv"), rows);
   EXPECT_EQ(live.serving.ends(SIGTERM), 0) << live.serving.says();
@@ -219,7 +219,7 @@ TEST(Serve, goes_on_where_its_folder_can_no_longer_be_looked_into) {
   Live live(temporary("watched/r.jsonl"));
   const std::string rows = live.asked("/rows.csv");
   fs::rename(temporary("watched"), temporary("away"));
-  fs::create_symlink("watched", temporary("watched"));  // a circle: a right that is missing does not keep root out
+  fs::create_symlink("watched", temporary("watched"));  // a loop: missing permissions do not stop root
   const std::string now = live.asked("/revision");
   EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") &&
               has(now, join("records: '", live.path, "' cannot be read: Too many levels"))) << now;

@@ -10,7 +10,7 @@ namespace {
 TEST(Json, members_stay_in_the_order_they_were_added) {
   Json j = {{"z", 1}, {"a", "text"}};
   j["m"] = true;
-  j["z"] = 2;  // there already: it keeps its place
+  j["z"] = 2;  // an existing key keeps its position
   EXPECT_EQ(j.dump(), R"({"z":2,"a":"text","m":true})");
 }
 

@@ -1,4 +1,4 @@
-// The engine on a clock that only moves when something works: every property of a measurement, and no wall time.
+// The engine on a clock that advances only with work: every property of a measurement, without wall time.
 #include "tool/timing/engine.h"
 
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@ namespace {
 
 struct World {
   int64_t now = 0;
-  std::vector<char> log{};  // which subject was called, in order
+  std::vector<char> log{};  // subjects in call order
   std::mt19937 random{7};
-  std::vector<int64_t> rests{};  // when each began
+  std::vector<int64_t> rests{};  // start of each rest
   Clock clock() {
     return {.read = [](void* w) { return static_cast<World*>(w)->now; }, .context = this,
             .sleep = [](void* c, int64_t ns) {
@@ -30,11 +30,11 @@ struct Work {
   World& world;
   char letter = 'a';
   double ns = 1e6, noise = 0.01;
-  double slow_start = 1;      // the factor of the first call, fading over `slow_calls`
+  double slow_start = 1;      // factor of the first call, fading over `slow_calls`
   int slow_calls = 0, fails_at = -1, calls = 0, prepared = 0;
-  double pending = 0;         // enqueued and not yet waited for
+  double pending = 0;         // enqueued, not yet waited for
   bool enqueues = false;
-  double drift = 0;           // slower by this share for every second on the clock
+  double drift = 0;           // fractional slowdown per second on the clock
 
   bool run() {
     world.log.push_back(letter);
@@ -112,7 +112,7 @@ TEST(Measure, warms_up_until_stable) {
   World w;
   Work work{w};
   work.slow_start = 3;
-  work.slow_calls = 100;  // far longer than the least warm-up
+  work.slow_calls = 100;  // far longer than the shortest warm-up
   const Timing t = one(work.subject(), quick(), w);
   EXPECT_LT(*std::max_element(t.samples.begin(), t.samples.end()), 1.2e6);
   EXPECT_GE(t.warm_up_calls, 95);
@@ -148,7 +148,7 @@ TEST(Measure, cold_flushes_before_every_sample_and_never_inside) {
   set.cold = true;
   work.calls = 0;
   const Timing t = one(work.subject(), set, w);
-  EXPECT_EQ(flush.times, work.calls);  // warm-up included: no call without its flush
+  EXPECT_EQ(flush.times, work.calls);  // including warm-up: every call is flushed
   EXPECT_LT(*std::max_element(t.samples.begin(), t.samples.end()), 1.2e6);
 }
 
@@ -171,7 +171,7 @@ TEST(Measure, times_short_calls_several_at_once_and_tells_one) {
   EXPECT_NEAR(median(t.samples), 200, 4);
   TimingSettings cold = quick();
   cold.cold = true;
-  EXPECT_EQ(one(work.subject(), cold, w).calls, 1);  // the second call would find a warm cache
+  EXPECT_EQ(one(work.subject(), cold, w).calls, 1);  // a second call would find a warm cache
 }
 
 TEST(Measure, a_call_that_only_enqueues_is_seen_and_waited_for) {
@@ -179,7 +179,7 @@ TEST(Measure, a_call_that_only_enqueues_is_seen_and_waited_for) {
   Work work{w};
   work.enqueues = true;
   Subject s = work.subject();
-  EXPECT_NEAR(median(one(s, quick(), w).samples), 1000, 10);  // what a naive timer believes
+  EXPECT_NEAR(median(one(s, quick(), w).samples), 1000, 10);  // the result of a naive timer
   work.pending = 0;
   s.drain = [](void* c) {
     auto* work = static_cast<Work*>(c);
@@ -191,7 +191,7 @@ TEST(Measure, a_call_that_only_enqueues_is_seen_and_waited_for) {
   EXPECT_NEAR(median(t.samples), 1.001e6, 1e4);
 }
 
-// A device of make-believe: it enqueues what it is given and knows exactly how long each call took.
+// A fake device: it enqueues its work and records exactly how long each call took.
 struct Device {
   World& world;
   double ns = 123456;
@@ -213,12 +213,12 @@ struct Device {
     }
     world.now += int64_t(double(batch.ns.size()) * n * ns);
     batch.mhz = 1500 + batches;
-    batch.late = batches <= 2 || batches == 9;  // while modules are loaded, and once more
+    batch.late = batches <= 2 || batches == 9;  // while modules load, and once more
     return Status::good();
   }
 };
 
-// On the device only: the host's clock does not see it.
+// Time on the device only, invisible to the host's clock.
 struct Enqueued {
   int calls = 0;
   Subject subject() {
@@ -247,7 +247,7 @@ TEST_F(MeasureOnDevice, takes_the_devices_own_time_in_batches) {
   EXPECT_EQ(t.calls, 1);
   EXPECT_EQ(t.mhz.size(), t.samples.size());
   EXPECT_GT(t.mhz.front(), 1500);
-  EXPECT_LT(device.batches, int(t.samples.size()));           // nobody waits for each sample
+  EXPECT_LT(device.batches, int(t.samples.size()));           // does not wait for each sample
   EXPECT_EQ(work.calls, t.warm_up_calls + int(t.samples.size()));
   EXPECT_LE(*std::max_element(device.sizes.begin(), device.sizes.end()), 16u);
 }
@@ -266,7 +266,7 @@ TEST_F(MeasureOnDevice, short_kernels_are_timed_several_at_once_unless_cold) {
   const Timing warm = one(work.subject(), set, w);
   EXPECT_EQ(warm.calls, 8);  // 20 us
   EXPECT_EQ(median(warm.samples), 2500);
-  EXPECT_LE(device.longest, 64);  // fits a queue of launches
+  EXPECT_LE(device.longest, 64);  // fits the launch queue
   set.cold = true;
   EXPECT_EQ(one(work.subject(), set, w).calls, 1);
 }
@@ -303,10 +303,10 @@ TEST_F(MeasureOnDevice, rests_as_long_before_every_batch_and_not_while_it_warms_
   const size_t of_warm_up = device.sizes.size() - w.rests.size();
   ASSERT_GE(w.rests.size(), 4u);
   EXPECT_GE(of_warm_up, 4u);
-  for (size_t n = 1; n < w.rests.size(); ++n)  // a rest, a batch, a rest, ...
+  for (size_t n = 1; n < w.rests.size(); ++n)  // rest, batch, rest, ...
     EXPECT_EQ(w.rests[n] - w.rests[n - 1], int64_t(150e6 + 1e6 * double(device.sizes[of_warm_up + n - 1])));
   EXPECT_EQ(t[0].ended_by, "precision");
-  EXPECT_EQ(median(t[0].samples), 1e6);  // a rest is in no sample
+  EXPECT_EQ(median(t[0].samples), 1e6);  // rests are not part of samples
 }
 
 TEST_F(MeasureOnDevice, a_batch_is_at_most_half_as_long_as_a_short_rest) {
@@ -349,7 +349,7 @@ TEST_F(MeasureOnDevice, the_floor_neither_rests_nor_heats) {
 TEST(Measure, a_failure_while_heating_is_one_of_the_subject) {
   World w;
   Work work{w};
-  work.fails_at = 60;  // of 21 calls to warm up, then 100 before each block
+  work.fails_at = 60;  // 21 warm-up calls, then 100 before each block
   TimingSettings set = quick();
   set.heat_seconds = 0.1;
   const Timing t = one(work.subject(), set, w);
@@ -374,7 +374,7 @@ TEST(Measure, an_interrupt_keeps_what_is_there) {
 TEST(Measure, mixes_the_order_and_mirrors_it) {
   World w;
   Work a{w, 'a'}, b{w, 'b'};
-  a.ns = b.ns = 300e6;  // one sample a block, and no untimed call before it
+  a.ns = b.ns = 300e6;  // one sample per block, without an untimed call before it
   TimingSettings set = quick();
   set.max_seconds = 30;
   const Subject both[] = {a.subject(), b.subject()};

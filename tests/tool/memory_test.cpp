@@ -1,4 +1,4 @@
-// `attune memory` from outside: the bytes add up, the workspace is the plan's, and the longest context is the longest.
+// `attune memory` from outside: the bytes add up, the workspace equals the plan's, and the longest context is maximal.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -66,7 +66,7 @@ TEST(Memory, a_pattern_behind_a_bar_gives_the_bound_at_every_length) {
   const std::string line = "forward f32 b1 h2 q4096 k4096 d64 full blocks64x64x1";
   const json half = answer(line + " | random density=0.5");
   EXPECT_EQ(bytes_of(half, "block_column"), 2u * 64 * 64 / 2 * 4);
-  EXPECT_LT(half["longest"], answer(line)["longest"]);  // whose list has one entry at any length
+  EXPECT_LT(half["longest"], answer(line)["longest"]);  // its list has one entry at any length
   EXPECT_LT(answer(line + " | dense")["longest"], half["longest"]);
   const json rank =
       answer("forward f32 b1 h2 q1024 k1024 d64 full blocks64x64x1 : ring layout=ring ranks=4 tokens=4096 | dense");
@@ -80,7 +80,7 @@ TEST(Memory, a_pattern_behind_a_bar_gives_the_bound_at_every_length) {
   EXPECT_NE(attune_says({"memory", line + " | spiral"}).err.find("'spiral' is not one of"), std::string::npos);
 }
 
-// The same memory a token at every length: nothing is quadratic.
+// Constant memory per token at every length: nothing is quadratic.
 TEST(Memory, of_a_variant_is_linear_in_tokens) {
   for (const char* variant : {"dilated rates=1,2,4 segments=1024,2048,4096",
                               "nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512"})
@@ -112,7 +112,7 @@ TEST(Memory, of_a_module_is_what_the_module_measures) {
   const json j = answer("llama f32 b2 s16 e64 h4/2 ffn=128");
   const uint64_t numbers = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128 + 2 * 64;  // q, k and v, o, mlp, norms
   EXPECT_GE(j["parameter_bytes"], 4 * numbers);
-  EXPECT_LT(j["parameter_bytes"], 4 * numbers + 9 * 256);  // each begins on a line
+  EXPECT_LT(j["parameter_bytes"], 4 * numbers + 9 * 256);  // each is padded to a cache line
   EXPECT_EQ(j["parameters"], 9);
   EXPECT_EQ(j["tensor_bytes"], 2u * 2 * 16 * 64 * 4);
   const auto of = [&](const char* name) { return j[name].get<uint64_t>(); };
@@ -126,12 +126,12 @@ TEST(Memory, of_a_module_is_what_the_module_measures) {
   const Ran bad = attune_says({"memory", "llama f32 b2 s16 e63 h4"});
   EXPECT_EQ(bad.code, 2);
   EXPECT_TRUE(has(bad.err, "module")) << bad.err;
-  EXPECT_GT(answer("llama bf16 b1 s128 e65536 h512 ffn=1048576")["parameter_bytes"], 4e11);  // and it is not made
+  EXPECT_GT(answer("llama bf16 b1 s128 e65536 h512 ffn=1048576")["parameter_bytes"], 4e11);  // without allocating it
   EXPECT_EQ(attune_says({"memory", "llama f32 b2 s16 e64 h4", "--backend", "cpu_forward"}).code, 2);
   EXPECT_EQ(attune_says({"memory", "llama f32 b2 s16 e64 h4", "--peer", "torch"}).code, 2);
 }
 
-// What `bench` writes into its records of the same line.
+// The value in the records that `bench` writes for the same line.
 TEST(Memory, scores_are_those_of_a_record) {
   const char* const line = "forward bf16 b1 h2 q16 k32 d16 full";
   EXPECT_EQ(answer(line)["score_matrix_bytes"], 2 * 16 * 32 * 2);
@@ -179,7 +179,7 @@ TEST(Memory, every_backend_that_takes_the_problem_has_its_workspace_and_longest_
   EXPECT_EQ(j["backends"][0]["backend"], "cpu_forward");
   EXPECT_EQ(j["backends"][0]["workspace_bytes"], j["workspace_bytes"]);
   EXPECT_EQ(j["backends"][0]["longest"], j["longest"]);
-  EXPECT_EQ(j["backends"][1]["backend"], "cpu_standard");  // which stores the scores, so that less fits
+  EXPECT_EQ(j["backends"][1]["backend"], "cpu_standard");  // stores the scores, so less fits
   EXPECT_LT(j["backends"][1]["longest"], j["longest"]);
 }
 
@@ -202,7 +202,7 @@ TEST(Memory, what_every_backend_takes_is_measured_against_its_plan) {
       attune_says({"memory", line, "--measure", "--backend", "cpu_standard", "--json"}).out);
   ASSERT_EQ(one["measured"].size(), 1u) << one["measured"];
   EXPECT_EQ(one["measured"][0]["subject"], "cpu_standard");
-  // Of ranks, one: its share of what all of them took, without their shards.
+  // For one rank: its share of what all ranks took, without their shards.
   const char* const ring = "forward f32 b1 h4 q1024 k1024 d64 causal : ring layout=ring ranks=2 tokens=2048";
   const auto rank = nlohmann::json::parse(attune_says({"memory", ring, "--measure", "--json"}).out);
   EXPECT_LT(rank["measured"][0]["taken_bytes"].get<double>(), 1.5 * rank["workspace_bytes"].get<double>()) << rank;

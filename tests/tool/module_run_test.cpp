@@ -56,7 +56,7 @@ TEST(ModuleRun, both_passes_are_compared_and_timed) {
     }
 }
 
-// Its flops are of the blocks that its lists have, which the record counts, and an auditor counts again.
+// Its flops are those of the blocks in its lists, which the record states and an auditor recounts.
 TEST(ModuleRun, block_lists_are_compared_timed_and_counted) {
   for (const char* pass : {"forward ", "backward "}) {
     const auto line = [&](const char* pattern) {
@@ -73,7 +73,8 @@ TEST(ModuleRun, block_lists_are_compared_timed_and_counted) {
     EXPECT_EQ(window.active_blocks, 8 + 7);
     const double products = module_cost(row_of(join(pass, "multihead bf16 b2 s128 e32 h2 | causal"))).flops -
                             cost(row_of(join(pass, "multihead bf16 b2 s128 e32 h2 | causal")).problem).flops;
-    // Of two sequences and heads: on the diagonal half of a block and half of its own diagonal, beside it all.
+    // Two sequences and two heads: half of each diagonal block plus half of its own diagonal, and whole blocks beside
+    // it.
     const double pairs = 2. * 2 * (8 * 16 * 17 / 2 + 7 * 16 * 16);
     EXPECT_EQ(window.flops, products + 2 * pairs * (pass[0] == 'f' ? 2 : 5) * 16);
   }
@@ -101,7 +102,8 @@ TEST(ModuleRun, what_is_not_timed_says_so) {
 }
 
 TEST(ModuleRun, parameters_that_do_not_fit_are_out_of_memory) {
-  const Record r = measured("forward multihead f16 b1 s16 e268435456 h16384 dim=64 | full");  // more than is addressed
+  // Exceeds the address space.
+  const Record r = measured("forward multihead f16 b1 s16 e268435456 h16384 dim=64 | full");
   EXPECT_EQ(r.status, "oom") << r.message;
   EXPECT_TRUE(r.message.ends_with(" bytes could not be allocated")) << r.message;
 }
@@ -127,7 +129,7 @@ TEST(ModuleRun, on_a_gpu_both_passes_are_compared_and_timed) {
 }
 
 TEST(ModuleRun, what_it_takes_beside_its_tensors_is_measured) {
-  // Large: a system with many cores counts resident pages of each by the hundred.
+  // Large, because a system with many cores counts hundreds of resident pages per core.
   const Record r = measured("forward multihead f16 b2 s1024 e256 h4 | causal");
   ASSERT_EQ(r.status, "ok") << r.message;
   if (r.taken_bytes < 0) GTEST_SKIP() << "this system does not say what is resident";

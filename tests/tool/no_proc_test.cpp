@@ -1,5 +1,5 @@
-// The command where /proc is not: nothing says there which file it is, and the current folder, which may be anybody's,
-// must not stand in for it.
+// The command without /proc: it cannot find its own file, and must not use the current folder instead, which may be
+// untrusted.
 #include <gtest/gtest.h>
 
 #include "tests/tool/spawn.h"
@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A shell line in a folder of its own, in which /proc is empty and `attune` is found by the path.
+// Runs a shell line in a separate folder, where /proc is empty and `attune` is found through PATH.
 Ran without_proc(const std::string& line) {
   fs::create_directories(temporary("work/peers"));
   const std::string hidden = "mount -t tmpfs none /proc && cd " + temporary("work") + " && ";

@@ -1,5 +1,5 @@
-// The noise of one machine: the times of two backends in 24 processes each, as parts in 10,000 of the median of all; 32
-// samples of each process, evenly from the quickest to the slowest. Neoverse-V1, 2 cores that others used too,
+// Measured noise of one machine: times of two backends in 24 processes each, in units of 1/10,000 of the overall
+// median; 32 samples per process, evenly spaced from the fastest to the slowest. Neoverse-V1, 2 shared cores,
 // 2026-11-15, commit d79c9b3, 24 times
 //   attune bench "forward f32 b1 h2 q256 k256 d64 causal" --threads 1 --backend cpu_forward,cpu_standard ...
 //     --precision 0.003 --max-seconds 1
@@ -9,8 +9,8 @@
 
 namespace attune {
 
-using Noise = std::vector<std::vector<uint16_t>>;  // of each process
-inline constexpr double kNoiseSpread = 0.0065;  // the A/A spread that these processes measured, their median
+using Noise = std::vector<std::vector<uint16_t>>;  // one vector per process
+inline constexpr double kNoiseSpread = 0.0065;     // median A/A spread measured by these processes
 
 // cpu_forward
 inline const Noise kForwardNoise = {

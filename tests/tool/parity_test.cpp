@@ -1,4 +1,4 @@
-// `attune parity` and `attune features` as a shell sees them: last line, exit code, sentences, JSON.
+// `attune parity` and `attune features` as a shell sees them: last line, exit code, messages, JSON.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -66,7 +66,7 @@ TEST(parity, mistakes_are_told_apart_by_the_exit_code) {
   EXPECT_EQ(call({"parity", "--case", kCase, "--coverage"}).code, kUsage);
   EXPECT_EQ(call({"parity", "--device", "toaster"}).code, kUsage);
   EXPECT_EQ(call({"parity", "--device", "h200"}).code, kMachine);
-  // Nothing ran: that is not "none failed".
+  // Nothing ran, which is not the same as "none failed".
   const Answer none = call({"parity", "--backend", "cpu_forward", "--case", "backward f32 b1 h1 q1 k1 d8 full"});
   EXPECT_EQ(none.code, kFailed);
   EXPECT_EQ(none.last_line(), "0 passed, 0 failed");
@@ -84,7 +84,7 @@ TEST(parity, ranks_are_compared_with_the_whole) {
   const Answer one =
       call({"parity", "--ring", "--ranks", "2", "--json", "--case", "forward f32 b1 h3 q20 k20 d16 full"});
   const json j = json::parse(one.out);
-  EXPECT_EQ(j["passed"], 3);  // three heads do not divide among two ranks
+  EXPECT_EQ(j["passed"], 3);  // two ranks cannot divide three heads
   EXPECT_GT(j["runs"][0]["bytes_sent"], 0);
   EXPECT_EQ(call({"parity", "--ranks", "2"}).code, kUsage);
   EXPECT_EQ(call({"parity", "--ring", "--device", "h200"}).code, kMachine);
@@ -105,7 +105,7 @@ TEST(parity, levels_are_those_of_this_cpu_and_one_with_many_threads) {
   EXPECT_EQ(call({"parity", "--levels", "--threads", "2"}).code, kUsage);
 }
 
-// Of a backend that takes few cases: ./test looks at those of all of them.
+// For a backend with few cases; ./test checks the coverage of all of them.
 TEST(parity, coverage_has_a_number_or_a_sentence_in_every_cell) {
   const Answer a = call({"parity", "--backend", "cpu_compress", "--levels", "--coverage", "--json"});
   EXPECT_EQ(a.code, kOk) << a.err;
@@ -135,7 +135,7 @@ TEST(parity, a_hunt_ends_with_the_plain_line_and_names_its_seed) {
 
 TEST(parity, a_hunt_that_cannot_be_is_a_sentence) {
   EXPECT_EQ(call({"parity", "--hunt", "0"}).code, kUsage);
-  EXPECT_EQ(call({"parity", "--seed", "3"}).code, kUsage);  // of nothing
+  EXPECT_EQ(call({"parity", "--seed", "3"}).code, kUsage);  // without anything to seed
   EXPECT_EQ(call({"parity", "--hunt", "2", "--quick"}).code, kUsage);
   const Answer backend = call({"parity", "--hunt", "2", "--backend", "nobody"});
   EXPECT_EQ(backend.code, kUsage);
@@ -159,7 +159,7 @@ TEST(features, come_from_supports) {
   for (const Backend* b : backends()) EXPECT_NE(table.out.find(b->name), std::string::npos) << b->name;
 }
 
-// Without GPU code the table of an H200 has next to nothing in it, which is no lack of the library's.
+// Without GPU code the table of an H200 is nearly empty, which is not a gap in the library.
 TEST(features, of_a_gpu_say_whether_the_build_has_code_for_one) {
   const bool none = cuda::built_for().empty();
   const char* said = "h200 (NVIDIA H200)\n  this build has no GPU code: backends of a GPU are not among these\n";

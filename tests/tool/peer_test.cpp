@@ -1,5 +1,5 @@
-// Peers as the tool sees them, with callbacks of make-believe in place of a Python host: which are asked for, what they
-// are told, that a missing one is said, and that none is timed whose result is wrong.
+// Peers as the tool sees them, with fake callbacks instead of a Python host: which are requested, what they receive,
+// that a missing one is reported, and that a wrong result is never timed.
 #include "tool/subjects/peer.h"
 
 #include <gtest/gtest.h>
@@ -50,14 +50,14 @@ const attune_peer& missing() {
   return peer;
 }
 
-// Right once, and then no more.
+// Succeeds once, then fails.
 int32_t run_once(int64_t handle) { return handle > 0 && fake.once++ ? 1 : 0; }
 const attune_peer& breaking() {
   static const attune_peer peer{"fa3", "1", set_up, run_once, fetch, tear_down, message};
   return peer;
 }
 
-// As torch says it, when it is set up and in its call.
+// Out of memory as torch reports it, during set-up and during a call.
 int64_t no_room(const char*) { return fake.message = "OutOfMemoryError: CUDA out of memory. Tried 2 GiB.", 0; }
 int32_t run_without_room(int64_t handle) {
   fake.message = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.";
@@ -72,7 +72,7 @@ const attune_peer& too_large_to_run() {
   return peer;
 }
 
-// Queries over a single key, so that answer() is right.
+// Queries over a single key, so that answer() is correct.
 Problem one_key(int queries = 4) {
   Problem p;
   EXPECT_EQ(parse(join("forward f32 b1 h1 q", queries, " k1 d8 full"), p).message, "");
@@ -185,7 +185,7 @@ TEST(Peers, one_without_room_is_out_of_memory_and_longer_rows_do_not_try_it) {
   EXPECT_EQ(records[1].status, "oom");
   EXPECT_EQ(fake.asked, "");
   EXPECT_EQ(records[2].status, "ok");
-  records = measure_row(one_key(1), b);  // a shorter one may fit
+  records = measure_row(one_key(1), b);  // a shorter row may fit
   EXPECT_NE(fake.asked, "");
 }
 

@@ -23,7 +23,7 @@ TEST(Plot, draws_each_subject_at_each_length_and_names_the_axes) {
                                 40, 9);
   EXPECT_TRUE(has(text, "forward f32 h8 d64 causal, warm, 1 thread\n")) << text;
   EXPECT_TRUE(has(text, " 16.0 ms |")) << text;
-  EXPECT_TRUE(has(text, " 1.00 ms |a")) << text;  // the shortest, in the lowest line, at the left
+  EXPECT_TRUE(has(text, " 1.00 ms |a")) << text;  // the shortest: lowest line, leftmost
   EXPECT_TRUE(has(text, "a ours   b theirs")) << text;
   for (const char* tick : {"512", "1024", "2048 keys"}) EXPECT_TRUE(has(text, tick)) << text;
   const size_t first = text.find('|'), legend = text.find("a ours");

@@ -1,4 +1,4 @@
-// What a cubin says of its kernels, from ELF files that are made here; and that no bytes can crash the reader.
+// The kernel attributes in a cubin, read from ELF files made here; no input may crash the reader.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -31,7 +31,7 @@ std::string cubin(uint32_t registers, uint32_t stack, uint32_t threads, uint64_t
     put<uint8_t>(to, 4), put<uint8_t>(to, kind), put<uint16_t>(to, uint16_t(4 * values.size()));
     for (const uint32_t v : values) put(to, v);
   };
-  put<uint32_t>(all, 0x00003703);  // an attribute whose value is in its head
+  put<uint32_t>(all, 0x00003703);  // an attribute whose value is in its header
   attribute(all, 0x2f, {1, registers}), attribute(all, 0x11, {1, stack});
   if (threads) attribute(one, 0x05, {threads / 2, 2, 1});
   std::vector<Part> parts = {{"", ""}, {".shstrtab", ""}, {".strtab", strings}, {".symtab", symbols, 2, 2},
@@ -70,13 +70,13 @@ TEST(Cubin, says_registers_stack_threads_and_shared_memory) {
   EXPECT_EQ(all[0].shared_bytes, 2048);
   EXPECT_EQ(all[0].code_bytes, 4096);
   ASSERT_EQ(read_cubin(cubin(64, 0, 128, 0, 80, 7), all).message, "");
-  EXPECT_EQ(all[1].arch, 80);  // where the version before wrote it
+  EXPECT_EQ(all[1].arch, 80);  // where the previous version stored it
 }
 
 TEST(Cubin, a_name_is_short) {
   EXPECT_EQ(short_name(kSymbol), "sm90::kernel<Bf16, 128>");
   EXPECT_EQ(short_name("plain"), "plain");
-  EXPECT_EQ(short_name("_ZN6attune12_GLOBAL__N_14copyEPfiPFviE"), "copy");  // a function among the parameters
+  EXPECT_EQ(short_name("_ZN6attune12_GLOBAL__N_14copyEPfiPFviE"), "copy");  // a function type among the parameters
 }
 
 TEST(Cubin, what_is_none_or_cut_off_is_a_sentence) {
@@ -96,7 +96,7 @@ TEST(Cubin, no_bytes_crash_the_reader) {
   for (int n = 0; n < 3000; ++n) {
     std::string bad = whole;
     for (int flips = 0; flips < 8; ++flips) {
-      // The head and the table matter more than the code.
+      // The header and the tables matter more than the code.
       const size_t at = random() % 2 ? random() % 64 : whole.size() - 1 - random() % 900;
       bad[at] = char(random());
     }
@@ -117,11 +117,11 @@ TEST(Occupancy, is_bound_by_what_runs_out_first) {
   EXPECT_EQ(told(32, 128, 100000), "2 8/64 shared memory");
   EXPECT_EQ(told(32, 128, 0, 100000), "2 8/64 shared memory");
   EXPECT_EQ(told(16, 32, 0), "32 32/64 blocks");
-  EXPECT_EQ(occupancy({.arch = 90, .registers = 32}).blocks, 0);                 // threads are not known
-  EXPECT_EQ(occupancy({.arch = 12, .registers = 32, .threads = 128}).blocks, 0);  // nor is the machine
+  EXPECT_EQ(occupancy({.arch = 90, .registers = 32}).blocks, 0);                  // number of threads unknown
+  EXPECT_EQ(occupancy({.arch = 12, .registers = 32, .threads = 128}).blocks, 0);  // unknown architecture
 }
 
-// As ncu 2025 prints it behind what the program said, cut to a few columns.
+// As ncu 2025 prints it after the program's output, reduced to a few columns.
 constexpr const char* kNcu =
     "==PROF== Connected to process 7 (attune)\n==PROF== Profiling \"kernel\": 0%....100% - 9 passes\n"
     "\"ID\",\"Kernel Name\",\"Block Size\",\"Grid Size\",\"gpu__time_duration.sum\","
@@ -174,7 +174,7 @@ TEST(Counters, a_table_that_is_none_or_cut_off_is_a_sentence) {
 
 TEST(ProfileCommand, shows_what_ncu_counts_of_one_call) {
   const std::vector<std::string> ask = {"profile", "--run", "forward bf16 b1 h1 q512 k512 d64 causal"};
-  // A stand-in that says what it was asked to run.
+  // A stand-in that logs its arguments.
   std::ofstream(temporary("ncu.csv")) << kNcu;
   std::ofstream(temporary("ncu")) << "#!/bin/sh\necho \"$@\" > " << temporary("asked") << "\ncat "
                                   << temporary("ncu.csv") << "\n";

@@ -96,7 +96,7 @@ TEST(Record, derives_from_samples) {
 TEST(Record, refuses_what_the_machine_cannot_do) {
   Record r = example();
   EXPECT_EQ(r.status, "ok");
-  r.ceiling_gflops = r.gflops / 1.05;  // within the doubt of a ceiling
+  r.ceiling_gflops = r.gflops / 1.05;  // within the tolerance of a ceiling
   derive(r);
   EXPECT_EQ(r.status, "ok");
   r.ceiling_gflops = r.gflops / 1.2;

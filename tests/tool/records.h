@@ -1,4 +1,4 @@
-// Records of a machine that nobody has, for what is made of records.
+// Synthetic records of a fictitious machine.
 #pragma once
 #include <string>
 

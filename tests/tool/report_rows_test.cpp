@@ -1,4 +1,4 @@
-// What sets rows of a report apart that have one problem line, and where they come from.
+// What distinguishes report rows with the same problem line, and where they come from.
 #include <gtest/gtest.h>
 
 #include "tests/tool/reports.h"
@@ -19,7 +19,7 @@ Record record(int length, double ratio) {
   return r;
 }
 
-// Two patterns of one bound have one problem line, and are two problems.
+// Two patterns with the same bound share a problem line, but are different problems.
 TEST(Report, patterns_are_families_with_a_density) {
   std::vector<Record> records;
   for (const char* pattern : {"random density=1 seed=1", "hierarchical"})
@@ -47,7 +47,7 @@ TEST(Report, patterns_are_families_with_a_density) {
   EXPECT_NE(section(report_of({record(512, 2)}), "rows").figures[0].table.head.back(), "density");
 }
 
-// A row of another subject; without a ratio it is what others are compared with.
+// A row of another subject; without a ratio it is the baseline.
 Record row_of(const char* subject, int length, double ratio = 0) {
   Record r = record(length, ratio);
   r.subject = subject;
@@ -59,7 +59,7 @@ TEST(Report, is_about_ours_and_says_behind_them_how_peers_stand) {
   std::vector<Record> records;
   for (const int length : {512, 1024, 2048, 4096}) {
     records.push_back(row_of("fa3", length, 0.3));
-    records.back().why = "a peer: keys are expanded beforehand";  // with a note, as some have
+    records.back().why = "a peer: keys are expanded beforehand";  // some peers have a note
   }
   for (const int length : {512, 1024, 2048})
     records.push_back(row_of("torch:sdpa", length)), records.push_back(row_of("cpu_forward", length, 0.5));
@@ -80,7 +80,7 @@ TEST(Report, of_two_of_ours_the_faster_one_is_the_headline) {
   EXPECT_EQ(ours.value + " " + ours.name, "4.00x as fast as cpu_standard");
   EXPECT_EQ(ours.detail, "cpu_forward, geometric mean of 1 problem");
   EXPECT_EQ(ours.tone, Tone::good);
-  records[0].subject = records[1].baseline = "torch:sdpa";  // slower than a peer is said as it is
+  records[0].subject = records[1].baseline = "torch:sdpa";  // slower than a peer is reported as such
   const Fact slower = report_of(records).facts.front();
   EXPECT_EQ(slower.value + " " + slower.name, "0.250x as fast as torch:sdpa");
   EXPECT_EQ(slower.tone, Tone::bad);

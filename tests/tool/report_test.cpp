@@ -1,4 +1,4 @@
-// From records to pages: what is said, in which order, and that no record can put markup into a page.
+// From records to pages: contents, order, and that no record can inject markup.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -51,7 +51,7 @@ int count(const std::string& text, const std::string& part) {
   return n;
 }
 
-// Every tag that is opened is closed in its order, but for the void ones and those of cells and rows.
+// Checks that tags close in order, except void tags and those of cells and rows.
 std::string unbalanced(const std::string& html) {
   std::vector<std::string> open;
   const size_t style = html.find("<style>"), style_end = html.find("</style>"), script = html.find("<script>");
@@ -146,7 +146,7 @@ TEST(Report, tuned_threshold_is_a_line_before_the_first_length_it_holds_for) {
   EXPECT_TRUE(has(map.lines[0].label, "cpu_forward from 700 keys on (mine.tsv:4)")) << map.lines[0].label;
   EXPECT_EQ(count(to_html(r), "<g class=\"threshold\">"), 1);
   EXPECT_EQ(section(r, "against").figures[0].table.rows.at(0).back().text, "700");
-  rule.min_work = 8 * 1500;  // of 8 heads: from 1500 keys
+  rule.min_work = 8 * 1500;  // for 8 heads: from 1500 keys
   const Report by_work = make_report({.records = typical(), .rules = {rule}});
   const HeatMap& later = std::get<HeatMap>(section(by_work, "against").figures.at(0).plots.at(0).drawing);
   EXPECT_EQ(later.lines.at(0).column, 2u);
@@ -219,12 +219,12 @@ TEST(Report, roofline_bends_where_the_measured_ceilings_meet) {
   const Report r = report_of(records);
   const Chart& c = chart(section(r, "roofline").figures.at(0), 0);
   ASSERT_EQ(c.bounds.size(), 2u);
-  EXPECT_DOUBLE_EQ(c.bounds[0].points[0].x, 4);  // 80 GFLOP/s by 20 GB/s
+  EXPECT_DOUBLE_EQ(c.bounds[0].points[0].x, 4);  // 80 GFLOP/s divided by 20 GB/s
   EXPECT_DOUBLE_EQ(c.bounds[0].points[0].y, 80);
   EXPECT_DOUBLE_EQ(c.bounds[1].points[1].x, 4);
   EXPECT_DOUBLE_EQ(c.series[0].points[0].x, 100);
   EXPECT_EQ(section(r, "roofline").figures[0].table.rows[0][5].text, "arithmetic");
-  EXPECT_EQ(find_section(report_of(typical()), "roofline"), nullptr);  // nothing was copied
+  EXPECT_EQ(find_section(report_of(typical()), "roofline"), nullptr);  // the copy rate was not measured
 }
 
 TEST(Report, scaling_fits_the_exponent_of_every_subject) {
@@ -241,10 +241,10 @@ TEST(Report, memory_a_token_counts_tensors_and_workspace_of_ours_alone) {
   for (Record& r : records) r.bytes = 4096e3, r.workspace_bytes = 1024e3;
   const Report r = report_of(records);
   const Table& t = section(r, "memory").figures.at(0).table;
-  ASSERT_EQ(t.rows.size(), 3u);  // torch's workspace is not known
+  ASSERT_EQ(t.rows.size(), 3u);  // torch's workspace is unknown
   EXPECT_EQ(t.rows[0][2].text, "cpu_forward");
   EXPECT_EQ(t.rows[0][5].text, "-");
-  EXPECT_EQ(t.rows[0][6].text, "0.0100");  // 5.12 MB by 512 tokens
+  EXPECT_EQ(t.rows[0][6].text, "0.0100");  // 5.12 MB divided by 512 tokens
   EXPECT_EQ(chart(section(r, "memory").figures[0], 0).bounds.at(0).points.size(), 3u);
 }
 
@@ -267,7 +267,7 @@ TEST(Report, memory_shows_what_was_measured_and_peers_that_say_it) {
 TEST(Report, parity_table_counts_and_names_the_worst) {
   auto records = typical();
   records[3].parity.error = 0.7;
-  // As `bench` writes one that was wrong: it was never timed.
+  // A wrong result as `bench` writes it: never timed.
   records[5].parity = {.verdict = "FAIL", .error = 3, .rows = 8, .message = "row 3 is zero"};
   records[5].status = "failed", records[5].samples_ns.clear(), records[5].median_ns = 0;
   const Report report = report_of(records);
@@ -318,8 +318,8 @@ TEST(Report, cost_is_what_the_offers_say) {
   const Report r = make_report({.records = typical(), .offers = offers});
   const Section& s = section(r, "cost");
   ASSERT_EQ(s.figures.size(), 2u);
-  EXPECT_EQ(s.figures[0].table.rows.size(), 1u);  // no offer for a CPU that was not measured
-  EXPECT_EQ(s.figures[1].table.rows.at(0)[3].text, "$0.0200");  // 20 us a call, $0.001 a second, a million calls
+  EXPECT_EQ(s.figures[0].table.rows.size(), 1u);                // no offer for a CPU that was not measured
+  EXPECT_EQ(s.figures[1].table.rows.at(0)[3].text, "$0.0200");  // 20 us per call, $0.001 per second, a million calls
   EXPECT_EQ(find_section(report_of(typical()), "cost"), nullptr);
 }
 
@@ -355,11 +355,11 @@ TEST(Report, a_gpu_is_named_with_what_held_it_back) {
   EXPECT_TRUE(has(caveats, "1 row ran while the GPU held its clock back")) << caveats;
   EXPECT_TRUE(has(caveats, "1 row ran at less than three quarters of the GPU's highest clock: THROTTLED")) << caveats;
   EXPECT_TRUE(has(caveats, "1 row have launches of the host in some of their times")) << caveats;
-  EXPECT_FALSE(has(caveats, "governor")) << caveats;  // of the host's clock, which does not count here
+  EXPECT_FALSE(has(caveats, "governor")) << caveats;  // concerns the host's clock, which does not matter here
   const std::string page = to_markdown(report);
   EXPECT_TRUE(has(page, "Test GPU, GPU-1, 700 W, ECC on")) << page;
   EXPECT_TRUE(has(page, "sm80\\_forward warm")) << page;
-  EXPECT_FALSE(has(page, "forward cold")) << page;  // the headline goes without
+  EXPECT_FALSE(has(page, "forward cold")) << page;  // not part of the headline
 }
 
 TEST(Html, page_is_whole_and_asks_nobody) {
@@ -368,9 +368,9 @@ TEST(Html, page_is_whole_and_asks_nobody) {
   EXPECT_TRUE(has(html, "content=\"default-src 'none'; style-src 'sha256-"));
   EXPECT_FALSE(has(html, "unsafe"));
   EXPECT_FALSE(has(html, "connect-src"));
-  EXPECT_FALSE(has(html, " style=\""));  // the policy would not allow it
+  EXPECT_FALSE(has(html, " style=\""));  // forbidden by the content security policy
   EXPECT_EQ(count(html, "<svg"), 3);
-  EXPECT_EQ(count(html, "The same as a table"), 2);  // a twin for the heat map, one for the two charts
+  EXPECT_EQ(count(html, "The same as a table"), 2);  // one for the heat map, one for the two charts
   EXPECT_EQ(count(html, "http://") - count(html, "http://www.w3.org/2000/svg"), 0);
   EXPECT_FALSE(has(html, "https://"));
   EXPECT_FALSE(has(html, " src="));
@@ -428,13 +428,13 @@ TEST(Csv, a_line_a_record_with_as_many_fields_as_its_head) {
   const std::string csv = to_csv(records);
   EXPECT_EQ(count(csv, "\r\n"), 7);
   EXPECT_TRUE(has(csv, ",\"a \"\"quoted\"\", comma\","));
-  EXPECT_TRUE(has(csv, ",'=1+1,"));  // no formula
+  EXPECT_TRUE(has(csv, ",'=1+1,"));  // not a formula
   const std::string head = csv.substr(0, csv.find("\r\n")), last = csv.substr(csv.rfind("\r\n", csv.size() - 3) + 2);
   EXPECT_EQ(count(head, ","), count(last, ","));
   EXPECT_TRUE(has(last, "forward f32 b1 h8 q2048 k2048 d64 causal,forward,f32,1,8,8,2048,2048,64,64,cpu_forward,"));
 }
 
-// Every text of a record set to something that would be markup.
+// Sets every text field of a record to markup.
 std::vector<Record> hostile() {
   const std::string evil =
       "\"><img src=x onerror=alert(1)></title></svg><script>alert('1')</script> | `x` [a](javascript:1) \x01 \xff";
@@ -465,7 +465,7 @@ TEST(Html, hostile_records_stay_text) {
   const std::string html = to_html(report_of(hostile()));
   EXPECT_EQ(unbalanced(html), "");
   EXPECT_FALSE(has(html, "<img"));
-  EXPECT_EQ(count(html, "<script"), 1);  // ours
+  EXPECT_EQ(count(html, "<script"), 1);  // our own
   EXPECT_EQ(count(html, "</script"), 1);
   EXPECT_FALSE(has(html, "\x01"));
   EXPECT_TRUE(has(html, "&lt;script&gt;alert(&#39;1&#39;)"));
@@ -475,7 +475,7 @@ TEST(Markdown, hostile_records_stay_text) {
   const std::string md = to_markdown(report_of(hostile()));
   EXPECT_FALSE(has(md, "<"));
   EXPECT_FALSE(has(md, "[a]")) << "a link";
-  // Every row of a table has as many cells as its head.
+  // Every table row has as many cells as its header.
   const std::regex unescaped(R"((^|[^\\])\|)");
   std::istringstream lines(md);
   ptrdiff_t columns = 0;

@@ -1,4 +1,4 @@
-// A report of made records, and its sections.
+// A report from synthetic records, and its sections.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Ranks of this process as a subject of the timer: every layout gives the whole result, and one that stops ends all.
+// Ranks in this process as a subject of the timer: every layout gives the whole result, and a rank that stops ends all.
 #include "tool/subjects/ring_run.h"
 
 #include <gtest/gtest.h>

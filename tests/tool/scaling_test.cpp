@@ -107,7 +107,7 @@ TEST(Cost, run_and_calls_are_priced_by_the_offers_that_fit) {
   ASSERT_EQ(j["runs"].size(), 1u);
   EXPECT_NEAR(j["runs"][0]["usd"], 1.0, 1e-9);
   ASSERT_EQ(j["calls"].size(), 1u);
-  EXPECT_NEAR(j["calls"][0]["usd_a_million_calls"], 1.0, 1e-9);  // 1 ms a call, $0.001 a second
+  EXPECT_NEAR(j["calls"][0]["usd_a_million_calls"], 1.0, 1e-9);  // 1 ms per call, $0.001 per second
   EXPECT_NEAR(j["calls"][0]["tokens_a_usd"], 1e9, 1);
 }
 

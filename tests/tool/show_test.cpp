@@ -1,4 +1,4 @@
-// What a person reads of a row of a GPU.
+// The text that the tool prints for a GPU row.
 #include "tool/record/show.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST(Show, names_the_nearer_ceiling) {
   EXPECT_TRUE(has(row_text(r), "2000 GFLOP/s, 90.0 % of copy")) << row_text(r);
   r.ceiling_gflops = 2100;
   EXPECT_TRUE(has(row_text(r), "2000 GFLOP/s, 95.2 % of cuBLASLt bf16")) << row_text(r);
-  r.ceiling_gflops = 8000, r.mode = "warm";  // then it may all come from a cache
+  r.ceiling_gflops = 8000, r.mode = "warm";  // may come entirely from a cache
   EXPECT_TRUE(has(row_text(r), "25.0 % of cuBLASLt bf16")) << row_text(r);
 }
 
@@ -69,14 +69,14 @@ TEST(Show, a_missing_peer_and_a_note_are_in_the_table) {
   EXPECT_TRUE(has(row_text(ours), "SAME against torch:efficient")) << row_text(ours);
 }
 
-// What a watcher of stderr sees.
+// The output on stderr.
 std::string shown(bool live) {
   Record first = row(), second = row();
   first.subject = "one_backend", second.subject = "another_backend";
   testing::internal::CaptureStderr();
   Progress p(live, 100, 4);
   p.begin("the row", 50, 1000);
-  p.share(0.5, 1010);   // a quarter of all after ten seconds
+  p.share(0.5, 1010);     // a quarter of the total after ten seconds
   p.share(0.6, 1010.05);  // too soon to be read
   p.clear();
   p.end({first, second});
@@ -89,7 +89,7 @@ TEST(Progress, on_a_terminal_says_share_row_and_time_left_below_a_table_that_gro
   EXPECT_EQ(count(text, " left"), 1) << text;
   const size_t cleared = text.rfind("\r\x1b[K"), table = text.find("one_backend");
   ASSERT_NE(table, text.npos) << text;
-  EXPECT_LT(cleared, table) << text;  // the line that is overwritten is gone before
+  EXPECT_LT(cleared, table) << text;  // the overwritten line is cleared first
   EXPECT_LT(table, text.find("another_backend")) << text;
   EXPECT_EQ(count(text, row().problem), 1) << text;  // once for all of its subjects
 }

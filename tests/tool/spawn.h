@@ -21,12 +21,12 @@ struct Ran {
 };
 
 inline std::string text_of(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) return "";  // a device may have no end
+  if (!std::filesystem::is_regular_file(path)) return "";  // a device may be endless
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A file in a folder of this test's own, which goes with the process.
+// A file in a temporary folder of this test, which is removed with the process.
 inline std::string temporary(const std::string& name) {
   static const struct Folder {
     std::string path{"/tmp/attune_test_XXXXXX"};
@@ -59,14 +59,14 @@ inline Ran spawn(std::vector<std::string> words, const std::vector<std::string>&
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(stdout_to), text_of(err)};
 }
 
-// Without what the user may have tuned.
+// Ignores the user's tuned files.
 inline Ran attune_says(std::vector<std::string> words, std::vector<std::string> environment = {}) {
   words.insert(words.begin(), ATTUNE_BUILD_DIR "/attune");
   environment.insert(environment.begin(), "XDG_CONFIG_HOME=" + temporary(""));
   return spawn(std::move(words), environment);
 }
 
-// The command while it runs: it is told to end, or ends with this.
+// The command in the background; terminated explicitly or by the destructor.
 class Background {
  public:
   explicit Background(std::vector<std::string> words) : out_(next_file()), child_(fork()) {
@@ -85,8 +85,8 @@ class Background {
   ~Background() {
     if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
   }
-  std::string says() const { return text_of(out_); }  // on both streams
-  int ends(int signal) {                              // its exit code
+  std::string says() const { return text_of(out_); }  // both streams
+  int ends(int signal) {                              // returns the exit code
     int status = 0;
     kill(child_, signal), waitpid(child_, &status, 0);
     child_ = -1;
@@ -96,13 +96,14 @@ class Background {
  private:
   std::string out_;
   pid_t child_;
-  static std::string next_file() {  // one each: what another said must not be taken for this one's
+  static std::string next_file() {  // separate files, so that outputs are not mixed up
     static int count = 0;
     return temporary("background" + std::to_string(count++));
   }
 };
 
-// Whether it becomes true. Two minutes are no bar: they keep a test that is broken from standing still.
+// Whether the condition becomes true. The limit of two minutes is not a performance requirement; it stops a broken test
+// from hanging.
 template <class What>
 bool comes(What what) {
   for (int n = 0; n < 1200; ++n) {

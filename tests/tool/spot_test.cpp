@@ -1,4 +1,4 @@
-// The check of timed buffers: it must pass what is right in every dtype and option, and see what is wrong in few rows.
+// The check of timed buffers: it must accept correct results in every dtype and option, and detect errors in few rows.
 #include "tool/check/spot.h"
 
 #include <malloc.h>
@@ -35,7 +35,7 @@ struct Filled {
     ASSERT_EQ(plan.backend->run(plan, work->args, Workspace{workspace.data()}, nullptr).message, "");
   }
   Checked check(int rows = 24) const { return spot_check(problem, work->args, 5, rows); }
-  // Moves every element of an output by a share of itself, or swaps two of its heads.
+  // Scales every element of an output, or swaps two of its heads.
   void scale(Role r, double factor) {
     const Tensor& t = work->args[r];
     for (int b = 0; b < t.extent.batch; ++b)
@@ -91,7 +91,7 @@ TEST(Spot, sees_each_gradient) {
 TEST(Spot, sees_a_layout_read_as_the_other) {
   Filled c("forward f32 b1 h8 q64 k64 d64 full", Layout::bhsd);
   Args wrong = c.work->args;
-  wrong[Role::q].stride = {64 * 8 * 64, 8 * 64, 64};  // the strides of bshd on the memory of bhsd
+  wrong[Role::q].stride = {64 * 8 * 64, 8 * 64, 64};  // bshd strides on bhsd memory
   EXPECT_EQ(spot_check(c.problem, wrong, 5).verdict, "FAIL");
 }
 
@@ -119,7 +119,7 @@ TEST(Spot, sees_what_is_not_written_beside_what_is_right) {
     spoil(backward, r);
     EXPECT_EQ(backward.check().verdict, "FAIL") << "role " << int(r);
   }
-  for (int n = 0; n < 4; ++n) {  // keys and values of the selected and of the window branch
+  for (int n = 0; n < 4; ++n) {  // keys and values of the selected and window branches
     Filled nsa("backward f32 b1 h4/2 q130 k130 d32/16 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24");
     spoil(nsa, d_variant_tensor(n));
     EXPECT_EQ(nsa.check().verdict, "FAIL") << "tensor " << n;
@@ -189,7 +189,7 @@ TEST(Spot, sees_a_branch_too_few_and_blocks_that_no_score_chose) {
 
   Filled nsa("forward f32 b1 h4/2 q200 k200 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24");
   const Tensor& blocks = nsa.work->args[variant_tensor(kNsaBlocks)];
-  for (int i = 0; i < 200; ++i)  // the first of the candidates, whatever it scores
+  for (int i = 0; i < 200; ++i)  // the first of the candidates, whatever its score
     for (int g = 0; g < 2; ++g)
       if (load(blocks, 0, i, g, 3) > 3) store(blocks, 0, i, g, 1, 1);
   const Checked c = nsa.check();
@@ -287,12 +287,13 @@ TEST(Row, measures_what_a_call_takes_beside_its_tensors) {
   const double said = double(records[0].workspace_bytes);  // of unfused attention: whole rows of scores
   EXPECT_GT(said, 4e6);
   EXPECT_GT(records[0].taken_bytes, 0.5 * said);
-  EXPECT_LT(records[0].taken_bytes, 10 * said);  // a sanitizer has bytes of its own beside each
+  EXPECT_LT(records[0].taken_bytes, 10 * said);  // a sanitizer adds bytes to each allocation
 }
 
 TEST(PeakMemory, that_was_freed_and_kept_is_not_taken_unseen) {
   constexpr size_t kBytes = 16 << 20;
-  mallopt(M_MMAP_THRESHOLD, 2 * kBytes), mallopt(M_TRIM_THRESHOLD, 1 << 30);  // nothing goes back by itself
+  // Freed memory is not returned to the system.
+  mallopt(M_MMAP_THRESHOLD, 2 * kBytes), mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const auto touched = [] {
     const std::unique_ptr<char[]> block(new char[kBytes]);
     for (size_t at = 0; at < kBytes; at += 1024) const_cast<volatile char*>(block.get())[at] = 1;
@@ -312,7 +313,7 @@ TEST(Row, of_nsa_says_how_many_tokens_it_read) {
   const auto records = measure_row(problem(line), b);
   ASSERT_EQ(records.size(), 1u);
   ASSERT_EQ(records[0].status, "ok") << records[0].message;
-  // The query at 149 sees 36 compressed tokens and 24 of its window, and takes 3 blocks of 16 and 6 of its own.
+  // The query at 149 sees 36 compressed tokens and 24 in its window; it selects 3 blocks of 16 and 6 tokens of its own.
   ASSERT_EQ(records[0].tokens_read.size(), 4u);
   EXPECT_EQ(records[0].tokens_read[0], 36);
   EXPECT_EQ(records[0].tokens_read[1], 54);
@@ -362,7 +363,7 @@ TEST(Row, longer_than_what_did_not_fit_is_not_tried) {
                            "forward f32 b4096 h128 q262144 k262144 d128 causal"})
     EXPECT_EQ(row(line).message.rfind("not enough memory: ", 0), 0u) << row(line).message;
   EXPECT_EQ(row("forward f32 b1 h2 q32 k32 d16 causal").status, "ok");
-  b.too_long = {{problem("forward f32 b1 h2 q32 k32 d16 causal"), "cpu_standard"}};  // of one backend alone
+  b.too_long = {{problem("forward f32 b1 h2 q32 k32 d16 causal"), "cpu_standard"}};  // for one backend only
   b.backends = {"reference", "cpu_standard"};
   const auto both = measure_row(problem("forward f32 b1 h2 q64 k64 d16 causal"), b);
   ASSERT_EQ(both.size(), 2u);

@@ -1,4 +1,4 @@
-// Statistics on synthetic samples: what a timing looks like is known, so what must be found in it is too.
+// Statistics on synthetic samples with known properties.
 #include "tool/timing/statistics.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace attune {
 namespace {
 
-// Log-normal: skewed to the right, as timings are; the true median is `at`.
+// Log-normal: right-skewed like timings; the true median is `at`.
 std::vector<double> timings(int n, double at, uint32_t seed, double noise = 0.03) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal(0, noise);
@@ -33,7 +33,7 @@ TEST(Median, is_the_middle_and_the_mean_of_two_middles) {
 }
 
 TEST(MedianInterval, has_the_textbook_ranks) {
-  // Of 10 samples the 2nd and the 9th cover the median with 97.9 %; of 20 the 6th and the 15th with 95.9 %.
+  // The 2nd and 9th of 10 samples cover the median with 97.9 %; the 6th and 15th of 20 with 95.9 %.
   std::vector<double> x;
   for (int i = 1; i <= 10; ++i) x.push_back(i);
   Interval i = median_interval(x);
@@ -208,7 +208,7 @@ TEST(Verdict, claims_no_difference_of_a_thing_to_itself) {
 TEST(Spread, is_the_largest_difference_to_either_side) {
   EXPECT_NEAR(spread({1.0, {0.98, 1.01, 0.95}}), 1 / 0.98 - 1, 1e-12);
   EXPECT_NEAR(spread({1.0, {0.99, 1.05, 0.95}}), 0.05, 1e-12);
-  // With the spread as its margin, a pair that shows it is never a claim.
+  // With the A/A spread as margin, the A/A pair itself never gives a claim.
   const Ratio r = median_ratio(timings(40, 100, 1), timings(40, 103, 2));
   EXPECT_NE(verdict(r, spread(r)), Speed::faster);
   EXPECT_NE(verdict(r, spread(r)), Speed::slower);

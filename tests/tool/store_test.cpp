@@ -1,5 +1,4 @@
-// The store: nothing is lost or kept twice, a baseline is exactly what it was set to, and what is not a store is left
-// alone.
+// The store: nothing is lost or stored twice, a baseline is exactly what it was set to, and other files are left alone.
 #include "tool/record/store.h"
 
 #include <gtest/gtest.h>
@@ -102,7 +101,7 @@ TEST_F(StoreTest, many_processes_may_make_it_at_once) {
       if (children.push_back(fork()); children.back() == 0) {
         char byte;
         close(gate[1]);
-        (void)!read(gate[0], &byte, 1);  // until all are there
+        (void)!read(gate[0], &byte, 1);  // waits until all have arrived
         Store s;
         const Status made = s.open(together, true);
         if (!made.ok()) (void)!write(STDERR_FILENO, made.message.data(), made.message.size());
@@ -172,7 +171,7 @@ TEST_F(StoreTest, one_record_that_cannot_be_read_keeps_nobody_from_the_others) {
   size_t added = 0;
   ASSERT_EQ(db.add(three(), added).message, "");
   Record bad = at("2026-01-04T00:00:00Z", 1000);
-  bad.samples_ns[7] = 1e308;  // finite, and ten times as much is not
+  bad.samples_ns[7] = 1e308;  // finite, but ten times it is not
   ASSERT_EQ(db.set_baseline("bad", std::vector{three()[0], bad}).message, "");
   const std::string said = path + ": record 4 is left out: record: samples_ns: null is not a number";
   std::vector<Record> out;
@@ -188,7 +187,7 @@ TEST_F(StoreTest, one_record_that_cannot_be_read_keeps_nobody_from_the_others) {
   const Ran compared =
       attune_says({"compare", temporary("after.jsonl"), "--baseline", "bad"}, {"ATTUNE_STORE=" + path});
   EXPECT_TRUE(has(compared.err, said)) << compared.out << compared.err;
-  // And none comes in by a file.
+  // Nor can one enter through a file.
   std::string line = to_json(three()[0]);
   line.replace(line.find("\"samples_ns\":["), 14, "\"samples_ns\":[1e308,");
   std::ofstream(temporary("poison.jsonl")) << line << "\n";

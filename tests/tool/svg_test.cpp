@@ -79,7 +79,7 @@ TEST(Chart, has_a_line_a_band_and_markers_for_each_series) {
   EXPECT_EQ(count(svg, "<g class=\"series"), 2);
   EXPECT_EQ(count(svg, "<polygon class=\"band\""), 2);
   EXPECT_EQ(count(svg, "<path class=\"line\""), 2);
-  EXPECT_EQ(count(svg, "<title>"), 4);  // one a point
+  EXPECT_EQ(count(svg, "<title>"), 4);  // one per point
   EXPECT_EQ(count(svg, "class=\"level\""), 1);
   EXPECT_TRUE(has(svg, ">ours</text>"));
   EXPECT_TRUE(has(svg, ">ceiling</text>"));
@@ -95,8 +95,8 @@ TEST(Chart, higher_values_are_drawn_higher) {
   const char* path = svg.c_str() + svg.find("line\" d=\"M");
   ASSERT_EQ(std::sscanf(path, "line\" d=\"M%lf %lfL%lf %lf", &x1, &y1, &x2, &y2), 4) << svg;
   EXPECT_GT(x2, x1);
-  EXPECT_LT(y2, y1);  // pixels grow downwards
-  EXPECT_NEAR((314 - y2) / (314 - y1), 2, 0.01);  // the axis is at 314 and begins at 0: heights compare as ratios
+  EXPECT_LT(y2, y1);                              // pixels grow downwards
+  EXPECT_NEAR((314 - y2) / (314 - y1), 2, 0.01);  // the axis is at 314 and starts at 0, so heights compare as ratios
 }
 
 TEST(Chart, hostile_names_and_numbers_stay_text) {

@@ -1,4 +1,4 @@
-// A sweep that is killed at any moment loses at most the row in flight, and --resume completes it to the same table.
+// A sweep killed at any moment loses at most the row in progress, and --resume completes it to the same table.
 #include "tool/bench/sweep.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(Sweep, killed_50_times_at_random_moments_loses_at_most_the_row_in_flight) {
   size_t had = 0;
   int kills = 0;
   while (kills < 50) {
-    if (had >= 2 * (kRows - 1)) std::filesystem::remove(path), had = 0;  // it was nearly done: once more from the start
+    if (had >= 2 * (kRows - 1)) std::filesystem::remove(path), had = 0;  // nearly done: start again
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -76,8 +76,8 @@ TEST(Sweep, killed_50_times_at_random_moments_loses_at_most_the_row_in_flight) {
     int status = 0;
     waitpid(child, &status, 0);
     kills += WIFSIGNALED(status);
-    ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);  // or it was quicker
-    // All rows but the last are whole, and none that was there is gone.
+    ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);  // or it finished first
+    // All rows except the last are complete, and no earlier row is lost.
     std::vector<Record> now;
     if (std::filesystem::exists(path)) {
       ASSERT_EQ(read_records(path, now).message, "");
@@ -129,7 +129,7 @@ TEST(Sweep, a_row_without_a_subject_that_is_asked_for_now_is_measured_again) {
   EXPECT_EQ(sweep.done(), 0u);
 }
 
-// A sweep of one row for which these records are there.
+// A sweep of one row for which these records exist.
 Sweep sweep_with(std::vector<Record> records, std::vector<std::string> backends) {
   Sweep s = small_sweep();
   s.rows.resize(1), s.benches[0].backends = std::move(backends);
@@ -163,9 +163,9 @@ TEST(Sweep, what_failed_is_done_only_for_those_who_asked_for_it) {
   EXPECT_EQ(sweep_with({r}, {"cpu_standard"}).done(), 0u);
   EXPECT_EQ(sweep_with({r}, {}).done(), 0u);
   EXPECT_EQ(sweep_with({r}, {"reference"}).done(), 1u);
-  r.subject = "attune", r.status = "oom";  // of the whole row
+  r.subject = "attune", r.status = "oom";  // for the whole row
   EXPECT_EQ(sweep_with({r}, {"cpu_standard"}).done(), 1u);
-  r.status = "unsupported";  // the planner's refusal, which does not ask those that are only for checking
+  r.status = "unsupported";  // a refusal by the planner, which does not consider check-only backends
   EXPECT_EQ(sweep_with({r}, {"reference"}).done(), 0u);
 }
 
@@ -191,7 +191,7 @@ TEST(Sweep, a_row_that_takes_too_long_is_left_out_and_says_so) {
 }
 
 TEST(Sweep, nothing_of_a_filtered_file_is_cut) {
-  for (const bool ended : {true, false}) {  // its last line may lack its end
+  for (const bool ended : {true, false}) {  // the last line may be unterminated
     const std::string path = temporary("filtered.jsonl");
     std::string text;
     Record r;
@@ -301,7 +301,7 @@ TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
     if (std::filesystem::exists(path)) (void)read_records(path, records);
     return records;
   };
-  // The first ends by the number of its samples, and the second would go on for minutes.
+  // The first row ends by its number of samples; the second would run for minutes.
   Background bench({"bench", quick, slow, "--precision", "1e-9", "--max-seconds", "600", "--out", path});
   ASSERT_TRUE(comes([&] { return seen().size() == 1; })) << bench.says();
   usleep(500'000);
@@ -338,7 +338,7 @@ TEST(Sweep, the_command_says_what_it_cuts_off) {
                                           "0.02", "--backend", "cpu_forward,cpu_standard", "--out", path, "--resume"};
   ASSERT_EQ(attune_says(words).code, 0);
   const std::string whole = text_of(path);
-  // Three records, and the begin of a fourth.
+  // Three records, and the beginning of a fourth.
   std::ofstream(path) << whole.substr(0, whole.rfind('\n', whole.size() - 2) + 40);
   const Ran r = attune_says(words);
   EXPECT_EQ(r.code, 0) << r.err;

@@ -13,7 +13,7 @@ TEST(Text, three_digits_whatever_the_size) {
   EXPECT_EQ(digits_text(12.34), "12.3");
   EXPECT_EQ(digits_text(1234.5), "1234");
   EXPECT_EQ(digits_text(0.01234), "0.0123");
-  EXPECT_EQ(digits_text(9.996), "10.0");  // rounding gains a digit
+  EXPECT_EQ(digits_text(9.996), "10.0");  // rounding adds a digit
   EXPECT_EQ(digits_text(-2.5), "-2.50");
   EXPECT_EQ(digits_text(NAN), "?");
 }

@@ -1,6 +1,6 @@
-// Properties of the threshold rule over curves drawn at random: it is what its definition says, a larger margin never
-// switches on earlier, a better curve never later, by work no other choice costs less, and tuning again on its own
-// outcome changes nothing.
+// Properties of the threshold rule over random curves. It matches its definition; a larger margin never switches
+// earlier; a better curve never switches later; by work, no other choice costs less; tuning again on the outcome
+// changes nothing.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -34,11 +34,11 @@ Curves draw() {
   return c;
 }
 
-// By trying every length, in words as near to the definition as can be.
+// Tries every length, as close to the definition as possible.
 std::optional<int> defined(const Curves& c, size_t backend, double margin) {
   for (size_t from = 0; from < c.lengths.size(); ++from) {
     const CurvePoint& first = c.backends[backend].points[from];
-    bool holds = first.measured && first.low >= 1 + margin;  // so not where it is not a number
+    bool holds = first.measured && first.low >= 1 + margin;  // false for NaN
     int say_so = 0;
     for (size_t n = from; n < c.lengths.size(); ++n) {
       const CurvePoint& p = c.backends[backend].points[n];
@@ -107,7 +107,7 @@ TEST(ThresholdProperty, tuning_again_changes_nothing) {
   }));
 }
 
-// By trying every way there is.
+// Tries every assignment.
 double cost_of(const Curves& c, const std::vector<size_t>& at) {
   double sum = 0;
   for (size_t n = 0; n < at.size(); ++n) {
@@ -132,7 +132,7 @@ TEST(ThresholdProperty, by_work_no_other_way_costs_less_and_tuning_again_changes
       bool allowed = true;
       for (const size_t b : way) allowed = allowed && may[b];
       if (allowed) RC_ASSERT(cost_of(c, first) <= cost_of(c, way) + 1e-9);
-      more = false;  // the next one, as a number counts up
+      more = false;  // increments like a counter
       for (size_t n = 0; n < way.size() && !more; ++n)
         if (more = ++way[n] < std::min<size_t>(3, may.size()); !more) way[n] = 0;
     }

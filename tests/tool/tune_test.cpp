@@ -1,5 +1,5 @@
-// From records to rules: the one rule on curves of every kind, which records count, what the file keeps, and what the
-// command answers.
+// From records to rules: the threshold rule on curves of every kind, which records count, what the file keeps, and what
+// the command prints.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@
 namespace attune {
 namespace {
 
-// A baseline and one backend whose lower bounds of the speed-up are given; not a number: not measured.
+// A baseline and one backend with the given lower bounds of the speed-up; NaN: not measured.
 Curves curve(std::vector<double> low) {
   Curves c;
   Curve base{"base", {}}, fused{"fused", {}};
@@ -34,12 +34,12 @@ std::optional<int> from(std::vector<double> low, TuneSettings s = {}) { return t
 
 TEST(Threshold, of_a_monotone_curve_it_is_the_first_above_the_margin) {
   EXPECT_EQ(from({0.5, 0.9, 1.1, 1.25, 2.0}), 1024);
-  EXPECT_EQ(from({0.5, 0.9, 1.2, 1.25, 2.0}), 512);  // just the margin is enough
+  EXPECT_EQ(from({0.5, 0.9, 1.2, 1.25, 2.0}), 512);  // exactly the margin is enough
   EXPECT_EQ(from({0.5, 0.9, 1.1, 1.25, 2.0}, {.margin = 0.05}), 512);
 }
 TEST(Threshold, of_a_curve_that_crosses_twice_only_the_last_crossing_counts) {
   EXPECT_EQ(from({1.5, 1.5, 0.8, 1.3, 1.4}), 1024);
-  EXPECT_EQ(from({1.5, 1.5, 1.5, 1.5, 1.1}), std::nullopt);  // the longest is below: never, not "up to"
+  EXPECT_EQ(from({1.5, 1.5, 1.5, 1.5, 1.1}), std::nullopt);  // the longest is below: never, rather than "up to"
 }
 TEST(Threshold, never_and_always) {
   EXPECT_EQ(from({0.5, 0.9, 1.0, 1.1, 1.19}), std::nullopt);
@@ -67,7 +67,7 @@ TEST(Threshold, a_length_where_the_backend_is_missing_ends_it) {
 }
 TEST(Threshold, a_length_where_nobody_measured_the_baseline_says_nothing) {
   Curves c = curve({1.5, 1.5, 1.5, 1.5});
-  c.backends[0].points[2].low = c.backends[0].points[3].low = NAN;  // too slow to wait for
+  c.backends[0].points[2].low = c.backends[0].points[3].low = NAN;  // too slow to measure
   EXPECT_EQ(threshold(c, 0, {}), 128);
   c.backends[0].points[0].low = c.backends[0].points[1].low = NAN;
   EXPECT_EQ(threshold(c, 0, {}), std::nullopt);
@@ -94,7 +94,7 @@ TEST(Choose, of_those_that_may_be_used_the_fastest_is) {
   c.backends[2].backend = "other";
   c.backends[2].points[0].log_time -= 0.3, c.backends[2].points[1].log_time -= 0.3;
   EXPECT_EQ(chosen(c), "other other fused fused");
-  // faster than fused, and yet not by the margin over the baseline
+  // Faster than fused, but not by the margin over the baseline.
   for (CurvePoint& p : c.backends[2].points) p.low = 1.1;
   EXPECT_EQ(chosen(c), "fused fused fused fused");
 }
@@ -111,7 +111,7 @@ TEST(Choose, differences_within_the_spread_or_the_interval_change_nothing) {
   c.used = {"other", "", "", ""};
   EXPECT_EQ(chosen(c), "other fused fused fused");
   for (CurvePoint& p : c.backends[2].points) p.low = 1.0;
-  EXPECT_EQ(chosen(c), "fused fused fused fused");  // what was in use and may not be any more
+  EXPECT_EQ(chosen(c), "fused fused fused fused");  // it was in use, but is not allowed any more
 }
 TEST(Choose, a_machine_that_differs_from_itself_keeps_nothing_that_is_slower_by_more_than_a_twentieth) {
   Curves c = curve({1.5, 1.5, 1.5, 1.5});
@@ -123,7 +123,7 @@ TEST(Choose, a_machine_that_differs_from_itself_keeps_nothing_that_is_slower_by_
   c.backends[2].points[1].log_time -= 0.02;
   EXPECT_EQ(chosen(c), "other other fused fused");
   c.backends[2].points[1].half = 0.07;
-  EXPECT_EQ(chosen(c), "fused fused fused fused");  // it may be noise
+  EXPECT_EQ(chosen(c), "fused fused fused fused");  // may be noise
 }
 TEST(Choose, where_nothing_may_be_used_it_is_the_baseline_or_what_can_run) {
   EXPECT_EQ(chosen(curve({1.0, 1.0})), "base base");
@@ -201,7 +201,7 @@ TEST(Tune, every_row_of_a_bucket_must_agree_in_any_order) {
   all = crossing();
   all.push_back(record("cpu_forward", 256, 1e3, 4)), all.push_back(record("cpu_standard", 256, 1.1e3, 4));
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard");
-  all = crossing();  // other heads are another bucket
+  all = crossing();  // different heads are a different bucket
   all.push_back(record("cpu_forward", 256, 1e3, 64)), all.push_back(record("cpu_standard", 256, 1.1e3, 64));
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward, 256 cpu_standard");
 }
@@ -220,7 +220,7 @@ TEST(Tune, a_baseline_that_does_not_fit_is_beaten_and_one_that_was_wrong_says_no
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward");
   all = crossing();
   for (const int n : {1, 3, 5}) all[size_t(n)].status = "failed", all[size_t(n)].parity.verdict = "FAIL";
-  EXPECT_EQ(rules(tuned(all)), "64 cpu_forward");  // nothing beats anything: the order decides among what is right
+  EXPECT_EQ(rules(tuned(all)), "64 cpu_forward");  // no backend is faster: the order decides among correct ones
   EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward never");
   for (const int n : {1, 3, 5}) all[size_t(n)].status = "refused", all[size_t(n)].parity.verdict = "PASS";
   EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward never");
@@ -370,11 +370,11 @@ TEST(TuneCheck, a_choice_is_right_where_it_is_the_fastest_or_within_the_spread) 
   EXPECT_TRUE(check_choices(other, made, "Other CPU", {}).empty());
 }
 
-// Backends are timed by name, and the planner may refuse one that a rule names: then it is the planner that is asked.
+// Backends are timed by name, but the planner may refuse a backend named by a rule; then the planner decides.
 TEST(TuneCheck, of_a_device_that_is_known_the_choice_is_the_planners) {
   std::vector<Record> other = {record("cpu_forward", 512, 1000), record("cpu_backward", 512, 900)};
   std::vector<Rule> rules = tuned(crossing()).rules();
-  for (Rule& r : rules) r.backend = "cpu_backward";  // which takes no forward
+  for (Rule& r : rules) r.backend = "cpu_backward";  // does not support forward
   EXPECT_EQ(check_choices(other, rules, "Test CPU", {}).at(0).chosen, "cpu_backward");
   for (Record& r : other) r.provenance.cpu = this_cpu().name;
   const auto checked = check_choices(other, rules, this_cpu().name, {});
@@ -429,7 +429,7 @@ TEST(TuneCommand, the_file_decides_the_plan_and_why_shows_its_rows) {
   r = attune_says({"tune", records, "--out", folder, "--margin", "60", "--dry-run"});
   EXPECT_TRUE(has(r.out, "would write")) << r.out;
   EXPECT_EQ(text_of(path), text);
-  r = attune_says({"tune", records, "--out", folder, "--margin", "60"});  // 1024 alone is above it
+  r = attune_says({"tune", records, "--out", folder, "--margin", "60"});  // only 1024 exceeds it
   EXPECT_FALSE(has(text_of(path), "\tcpu_forward\n")) << text_of(path);
   EXPECT_EQ(text_of(path + ".before"), text);
 }
@@ -454,7 +454,7 @@ TEST(TuneCommand, says_where_the_planner_reads_another_file) {
   r = attune_says({"tune", records, "--out", other});
   EXPECT_TRUE(has(r.out, "here the planner reads " + home + ", not that file")) << r.out;
   EXPECT_FALSE(has(attune_says({"tune", records, "--out", other}, {"ATTUNE_TUNED=" + other}).out, "here the planner"));
-  // A project's file goes before the user's.
+  // The project's file takes precedence over the user's.
   const std::string folder = temporary("project");
   std::filesystem::create_directories(folder + "/.attune");
   std::filesystem::copy_file(home, folder + "/.attune/" + word + ".tsv");

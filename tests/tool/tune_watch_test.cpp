@@ -1,4 +1,4 @@
-// Live calls become rules: what is read from a log, once and while it grows, and how it ends.
+// Live calls become rules: what is read from a log, once and while it grows, and how watching ends.
 #include "tool/tune/watch.h"
 
 #include <gtest/gtest.h>
@@ -53,17 +53,17 @@ TEST(TuneWatch, a_log_that_grows_is_followed_until_a_signal) {
   const std::string end = " -> cpu_forward on " + this_cpu().name + ": first in the list\n";
   const auto write = [&](const std::string& text) { std::ofstream(log, std::ios::app) << text; };
   const auto rules_have = [&](const char* row) { return has(text_of(out), row); };
-  write("attune: " + first.substr(0, 20));  // what follows is still to be written
+  write("attune: " + first.substr(0, 20));  // the rest is not written yet
   for (const int signal : {SIGINT, SIGTERM}) {
     Background watching({"tune", records, "--watch", log, "--out", out});
     if (signal == SIGINT) {
-      usleep(1'500'000);  // it has read the half of a line by then, if it would
+      usleep(1'500'000);  // by then it would have read the half line
       write(first.substr(20) + end);
       ASSERT_TRUE(comes([&] { return rules_have(" q24 k24 "); })) << watching.says();
       EXPECT_EQ(problems_of(records), std::vector<std::string>{first});
       write("epoch 2\nattune: " + second + end);
       ASSERT_TRUE(comes([&] { return rules_have(" q48 k48 "); })) << watching.says();
-    } else {  // another process goes on with the same files, and measures nothing again
+    } else {  // another process continues with the same files and measures nothing again
       write("attune: " + first + end + "attune: forward f32 b1 h1 q40 k40 d64 full" + end);
       ASSERT_TRUE(comes([&] { return rules_have(" q40 k40 "); })) << watching.says();
     }

@@ -1,4 +1,4 @@
-// Rules by work: where batch x heads x keys, and not the keys alone, say which of two backends is faster.
+// Rules by work: cases where batch x heads x keys, rather than the keys alone, decides which of two backends is faster.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,8 +11,8 @@
 namespace attune {
 namespace {
 
-// Of 4 and 16 heads and 256 ... 2048 keys: cpu_selected takes `share` of cpu_forward's time where `wins` says so, and
-// 1.2 of it elsewhere; cpu_standard, the baseline, takes three times as long.
+// 4 and 16 heads, 256 ... 2048 keys: cpu_selected takes `share` of cpu_forward's time if `wins` is true, and 1.2 of it
+// otherwise; cpu_standard, the baseline, takes three times as long.
 template <class Wins>
 std::vector<Record> measured(const Wins& wins, double share = 0.9) {
   std::vector<Record> all;
@@ -41,7 +41,7 @@ constexpr const char* kByWork = "256 cpu_forward, 256 work 2897 cpu_selected, 25
 
 TEST(TuneWork, where_it_explains_the_rows_better_than_length_rules_are_by_work) {
   const TunedFile f = tuned(measured(by_work));
-  EXPECT_EQ(rules(f), kByWork);  // each change halfway, by ratio, between two works that were measured
+  EXPECT_EQ(rules(f), kByWork);  // each change at the geometric mean of two measured works
   EXPECT_EQ(f.keys.at(0).sentence,
             "against cpu_standard, margin 20 %: cpu_forward from 256, cpu_selected from 256; between them by work");
   for (const auto& [line, backend] : {std::pair("forward f32 b2 h4 q512 k512 d64 causal", "cpu_selected"),
@@ -56,7 +56,7 @@ TEST(TuneWork, where_it_explains_the_rows_better_than_length_rules_are_by_work) 
     ASSERT_TRUE(rule) << line;
     EXPECT_EQ(rule->backend, backend) << line;
   }
-  Problem shorter;  // than any that was measured, and of enough work
+  Problem shorter;  // shorter than any measured, with enough work
   ASSERT_TRUE(parse("forward f32 b1 h16 q255 k255 d64 causal", shorter).ok());
   EXPECT_EQ(match(shorter, f.rules()), nullptr);
 }
@@ -72,7 +72,7 @@ TEST(TuneWork, the_same_records_again_change_nothing_and_the_file_comes_back_who
 
 TEST(TuneWork, what_is_in_use_stays_until_another_is_faster_by_more_than_the_spread) {
   const std::vector<Rule> before = tuned(measured(by_work)).rules();
-  // At 4096 it is 0.5 % faster: no reason to begin with it, and none to leave it.
+  // At 4096 it is 0.5 % faster: not enough to switch to it, nor to leave it.
   std::vector<Record> close = measured([](int heads, int length) { return heads * length == 4096; }, 0.995);
   for (Record& r : close)
     for (const int length : {1024, 2048})
@@ -90,7 +90,7 @@ TEST(TuneWork, where_length_says_as_much_rules_are_by_length) {
   for (const Record& r : measured(by_work))
     if (has(r.problem, " h16 ")) one_count.push_back(r);
   EXPECT_EQ(rules(tuned(one_count)), "256 cpu_selected, 1024 cpu_forward");
-  one_count.clear();  // a little faster everywhere, which is more than the spread in all
+  one_count.clear();  // slightly faster everywhere, in total more than the spread
   for (const Record& r : measured([](int, int) { return true; }, 0.993))
     if (has(r.problem, " h16 ")) one_count.push_back(r);
   EXPECT_EQ(rules(tuned(one_count)), "256 cpu_forward");
@@ -99,13 +99,13 @@ TEST(TuneWork, where_length_says_as_much_rules_are_by_length) {
 TEST(TuneWork, what_is_within_the_spread_in_all_changes_nothing) {
   const auto everywhere = [](double share) { return rules(tuned(measured([](int, int) { return true; }, share))); };
   EXPECT_EQ(everywhere(0.999), "256 cpu_forward");
-  EXPECT_EQ(everywhere(0.998), "256 cpu_selected");  // of 8 rows: 1.6 %
+  EXPECT_EQ(everywhere(0.998), "256 cpu_selected");  // over 8 rows: 1.6 %
 }
 
 TEST(TuneWork, an_island_has_to_be_worth_two_changes) {
   const auto island = [](double share) {
     std::vector<Record> all = measured([](int heads, int length) { return heads * length < 2048; }, 0.7);
-    for (Record& r : all)  // the one row of that work
+    for (Record& r : all)  // the only row with that work
       if (r.subject == "cpu_selected" && has(r.problem, " h16 q1024 "))
         r = record("cpu_selected", 1024, share * 100 * 16 * 1024, 16);
     return rules(tuned(all));
@@ -125,7 +125,7 @@ TEST(TuneWork, changes_by_length_cost_as_much) {
 
 TEST(TuneWork, a_change_that_may_be_noise_is_none) {
   std::vector<Record> all = measured(by_work);
-  for (Record& r : all)  // the median is as it was, and its interval wide
+  for (Record& r : all)  // the same median with a wide interval
     if (r.subject == "cpu_selected")
       for (size_t n = 16; n < r.samples_ns.size(); ++n) r.samples_ns[n] *= 1.8;
   EXPECT_EQ(rules(tuned(all)), "256 cpu_forward");
@@ -133,12 +133,12 @@ TEST(TuneWork, a_change_that_may_be_noise_is_none) {
 
 TEST(TuneWork, what_may_not_be_used_at_every_length_keeps_its_threshold) {
   std::vector<Record> all = measured(by_work);
-  for (Record& r : all)  // one row below the margin: no use before 512, whatever the work
+  for (Record& r : all)  // one row below the margin: not used before 512, whatever the work
     if (r.subject == "cpu_standard" && has(r.problem, " h4 q256 ")) r = record("cpu_standard", 256, 110 * 4 * 256, 4);
   const std::string text = rules(tuned(all));
   EXPECT_TRUE(text.starts_with("256 cpu_standard, 512 ")) << text;
   EXPECT_FALSE(has(text, "work")) << text;
-  all = measured(by_work);  // a third that may be used from 512 on, and is the fastest at 1024
+  all = measured(by_work);  // a third backend, usable from 512 on and fastest at 1024
   for (const int heads : {4, 16})
     for (const auto& [length, ns] : {std::pair(256, 290.0), {512, 110.0}, {1024, 85.0}, {2048, 110.0}})
       all.push_back(record("cpu_gate", length, ns * heads * length, heads));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Other people's attention as peers of `attune bench`: what needs no GPU. Leaves with 77 where PyTorch is not here."""
+"""Other libraries' attention as peers of `attune bench`, without a GPU. Exits with 77 if PyTorch is not installed."""
 import contextlib
 import gc
 import pathlib
@@ -48,7 +48,7 @@ class Captured(unittest.TestCase):
         self.assertIsNone(made[0](), "it outlives the replay")
 
 
-# What FlashAttention-3 registers with PyTorch, by the definition: [batch, seq, head, dim], lse as [batch, head, seq].
+# The operators that FlashAttention-3 registers with PyTorch: [batch, seq, head, dim], lse as [batch, head, seq].
 class Operators:
     @staticmethod
     def attend(q, k, v, scale, causal):

@@ -31,7 +31,7 @@ TEST(Workload, large_inputs_are_normal_and_no_row_is_like_another) {
   }
   EXPECT_NEAR(sum / count, 0, 0.02);
   EXPECT_NEAR(square / count, 1, 0.03);
-  // The values come again after 1048573 of them, which no distance of rows is a multiple of.
+  // The values have a period of 1048573, of which no row distance is a multiple.
   const size_t bytes = size_t(k.extent.dim) * 2;
   for (const int s : {1, 16383, 16384, 16385, 65535})
     EXPECT_NE(std::memcmp(row_address(k, 0, 0, 0), row_address(k, 0, s, 0), bytes), 0) << s;
@@ -79,14 +79,14 @@ TEST(Workload, lists_of_a_pattern_are_those_and_are_counted) {
   }
 }
 
-// Three streams of raw tokens, the compressed ones of the first; of one branch what that reads.
+// Three streams of raw tokens plus the compressed tokens of the first; for a single branch, only what it reads.
 TEST(CacheBytes, keys_and_values_of_native_sparse_attention_are_those_of_its_branches) {
   const auto bytes = [](const std::string& variant) {
     Problem p;
     const std::string line = "forward bf16 b2 h4/2 q1024 k1024 d64/32 causal : " + variant;
     EXPECT_EQ(parse(line, p).message, "") << line;
     EXPECT_DOUBLE_EQ(token_bytes(p), cache_bytes(p) / (2 * 1024)) << line;
-    return cache_bytes(p) / (2 * 2 * 2);  // of a sequence and head, in numbers
+    return cache_bytes(p) / (2 * 2 * 2);  // elements per sequence and head
   };
   constexpr double kRaw = 1024, kCompressed = 63, kToken = 64 + 32;  // (1024 - 32) / 16 + 1
   EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 phi=mean s=64 w=128"), (3 * kRaw + kCompressed) * kToken);
@@ -94,7 +94,7 @@ TEST(CacheBytes, keys_and_values_of_native_sparse_attention_are_those_of_its_bra
   EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 phi=mean s=64 w=0"), (2 * kRaw + kCompressed) * kToken);
   EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 only=cmp phi=mean s=64 w=128"), (kRaw + kCompressed) * kToken);
   EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 only=sel phi=mean s=64 w=128"),
-            kRaw * kToken + (kRaw + kCompressed) * 64);  // blocks are chosen by keys alone
+            kRaw * kToken + (kRaw + kCompressed) * 64);  // block selection reads keys only
   EXPECT_EQ(bytes("nsa d=16 gate=none l=32 n=16 only=win phi=mean s=64 w=128"), kRaw * kToken);
   EXPECT_EQ(bytes("selected n=16 s=64"), kRaw * kToken);
   EXPECT_EQ(bytes("select d=16 l=32 n=16 s=64"), kCompressed * 64);

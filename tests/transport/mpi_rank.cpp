@@ -1,5 +1,5 @@
-// One process of transport_mpi_test, started by mpirun: mpi_rank WHAT SECONDS. Prints a line and answers with 0 only
-// where everything went as it should.
+// One process of transport_mpi_test, started by mpirun: mpi_rank WHAT SECONDS. Prints one line and returns 0 only if
+// everything succeeded.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -23,7 +23,7 @@ Status one(Communicator& comm, int peer, bool receive, void* data, size_t bytes)
   return comm.finish(ticket, {});
 }
 
-// Everybody gets a number from everybody, and rank 0 a long message from each.
+// Every rank gets a number from every rank, and rank 0 a long message from each.
 Status exchange(Communicator& comm) {
   const int ranks = comm.ranks(), me = comm.rank();
   std::vector<int> sent(size_t(ranks), me * 100), got(size_t(ranks), -1);
@@ -41,7 +41,7 @@ Status exchange(Communicator& comm) {
   return comm.barrier();
 }
 
-// Rank 0 starts one transfer before rank 1 asks for the group, and another when it is made.
+// Rank 0 starts one transfer before rank 1 creates the group, and another afterwards.
 Status ordered(Communicator& comm) {
   char x[2] = {'a', 'b'};
   if (comm.rank()) {
@@ -54,7 +54,7 @@ Status ordered(Communicator& comm) {
     const Transfer transfer{1, false, x + n, 1};
     if (Status s = comm.start({&transfer, 1}, {}, ticket[n]); !s.ok()) return s;
     if (n == 0) MPI_Barrier(MPI_COMM_WORLD);
-    for (int turn = 0, there = 0; n == 0 && turn < 1000; ++turn)  // MPI goes on only when it is called
+    for (int turn = 0, there = 0; n == 0 && turn < 1000; ++turn)  // MPI progresses only when it is called
       MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE), usleep(200);
   }
   for (const Communicator::Ticket t : ticket)
@@ -75,7 +75,7 @@ Status run(Communicator& comm, std::string_view what) {
   return one(comm, last, true, x, sizeof x);
 }
 
-// A process of the job that never asks for the group, or late.
+// A process of the job that creates the group late or never.
 bool absent(std::string_view what) {
   if (what != "absent" && what != "ordered") return false;
   int level = 0, rank = 0, ranks = 0;
@@ -97,7 +97,7 @@ int main(int, char** argv) {
     s = comm.fail(run(comm, argv[1]));
     std::printf("%s\n", s.ok() ? "good" : s.message.c_str());
     std::fflush(stdout);
-    if (!s.ok()) _exit(0);  // a group that lost a rank does not end MPI
+    if (!s.ok()) _exit(0);  // MPI cannot be finalized after losing a rank
     return 0;
   }
   std::printf("%s\n", s.message.c_str());

@@ -1,5 +1,5 @@
-// The plug-in for MPI, with real processes: what they exchange, and that a rank which is killed or silent is a sentence
-// on the others within the limit.
+// The MPI plug-in with real processes: their exchanges, and that a killed or silent rank gives an error on the others
+// within the time limit.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@ bool has_mpi() {
 }
 
 Ran mpirun(int ranks, std::vector<std::string> words) {
-  // Recovery: without it mpirun ends all processes when one is killed, and nobody could say anything.
+  // Recovery: without it, mpirun ends all processes when one is killed, and none could report an error.
   std::vector<std::string> all{"mpirun", "--oversubscribe", "--enable-recovery", "-n", std::to_string(ranks)};
   all.insert(all.end(), words.begin(), words.end());
   return spawn(all, {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
@@ -72,7 +72,7 @@ TEST_F(Mpi, attention_over_four_processes_is_the_golden_attention) {
   const Ran ran = mpirun(4, {ATTUNE_BUILD_DIR "/attune", "parity", "--ring"});
   EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
   EXPECT_NE(ran.out.find(" passed, 0 failed"), std::string::npos) << ran.out << ran.err;
-  EXPECT_EQ(count(ran.out, "zigzag        4"), 1) << ran.out;  // rank 0 alone speaks
+  EXPECT_EQ(count(ran.out, "zigzag        4"), 1) << ran.out;  // only rank 0 prints
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Where the plug-in for MPI is taken from: the tree of the program itself, however that is called, and never the
-// current folder, which may be anybody's.
+// Where the MPI plug-in is loaded from: the tree of the program itself, however it is invoked, and never the current
+// folder, which may be untrusted.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -22,16 +22,16 @@ class PlugIn : public testing::Test {
  protected:
   void SetUp() override {
     if (!fs::exists(kAttune)) GTEST_SKIP() << "the command is not built";
-    // A folder to work in, and all about it what a relative name could lead to.
+    // A working folder, surrounded by everything that a relative name could reach.
     for (const char* const at : {"x/work/", "x/work/lib/", "x/lib/", "x/work/" ATTUNE_LIBDIR "/",
                                  "x/" ATTUNE_LIBDIR "/"})
       put(ATTUNE_SAYS_WHERE, temporary(at + kPlugIn));
-    // What the command and the plug-in are linked with, or open when they are asked to.
+    // The libraries that the command and the plug-in link against, or open on request.
     for (const char* const name : {"libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libfmt.so.9", "libmpi.so.40",
                                    "libopen-pal.so.40", "libopenblas.so.0", "libsqlite3.so.0", "libcuda.so.1"})
       put(ATTUNE_SAYS_WHERE, temporary(std::string("x/work/") + name));
   }
-  // The command in that folder, started by something that speaks for MPI.
+  // Runs the command in that folder, in an environment that indicates MPI.
   Ran in_work(const std::string& command, const std::string& path = "/usr/bin:/bin",
               const std::string& mpi = "OMPI_COMM_WORLD_SIZE=1") {
     return spawn({"env", "-C", temporary("x/work"), "-u", "LD_LIBRARY_PATH", "PATH=" + path, mpi, command, "parity",
@@ -40,7 +40,7 @@ class PlugIn : public testing::Test {
 };
 
 TEST_F(PlugIn, none_is_taken_from_the_current_folder) {
-  put(kAttune, temporary("alone/attune"));  // without any of its own
+  put(kAttune, temporary("alone/attune"));  // without a plug-in next to it
   fs::create_directories(temporary("links"));
   fs::create_symlink(temporary("alone/attune"), temporary("links/attune"));
   for (const char* const mpi : {"OMPI_COMM_WORLD_SIZE=1", "PMI_SIZE=1", "PMIX_RANK=0"})

@@ -1,5 +1,5 @@
-// Virtual ranks and what a communicator adds: order, sizes, exchanges among all, and that a rank which is missing, late
-// or broken is a sentence on the others and never a hang.
+// Virtual ranks and what a communicator adds: order, sizes, all-to-all exchanges. A missing, late or broken rank gives
+// an error on the others, never a hang.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -10,7 +10,7 @@
 namespace attune {
 namespace {
 
-// Runs `work` as every rank, in a thread each, and returns what they said.
+// Runs `work` as every rank, one thread each, and returns their statuses.
 std::vector<Status> as_ranks(int count, double seconds, const std::function<Status(Communicator&)>& work) {
   std::vector<Transport> transports;
   EXPECT_TRUE(make_ranks(count, transports).ok());
@@ -64,7 +64,7 @@ TEST(ranks, messages_arrive_in_the_order_they_were_sent) {
 
 TEST(ranks, everybody_exchanges_with_everybody) {
   for (const Status& s : as_ranks(4, 10, [](Communicator& comm) {
-         // Rank r sends r + 1 numbers to everyone.
+         // Rank r sends r + 1 numbers to every rank.
          const int ranks = comm.ranks(), me = comm.rank();
          std::vector<int> sent(size_t(me + 1), me);
          std::vector<std::vector<int>> got(static_cast<size_t>(ranks));
@@ -113,9 +113,9 @@ TEST(ranks, a_rank_that_never_comes_is_a_sentence_within_the_limit) {
   int x = 0;
   const Status s = one(present, 1, true, &x, sizeof x);
   EXPECT_EQ(s.message, "rank 0 of 2: a transfer did not end: nothing came from rank 1 within 0.2 s");
-  // And it stays: a group that lost a rank is not used again by accident.
+  // The error persists: a group that lost a rank is not reused by accident.
   EXPECT_EQ(one(present, 1, true, &x, sizeof x).message, s.message);
-  // Who comes late learns why nobody is there any more.
+  // A late rank learns why the others are gone.
   EXPECT_EQ(one(absent, 0, false, &x, sizeof x).message,
             "rank 1 of 2: a transfer did not end: rank 0 stopped: nothing came from rank 1 within 0.2 s");
 }

@@ -1,5 +1,5 @@
-// Stands for a library that somebody left in a folder: it says on stderr that it was opened, and from where. As the
-// plug-in for MPI it refuses.
+// Stands for a library left in a folder: it prints on stderr that it was loaded, and from where. As the MPI plug-in it
+// refuses.
 #include <dlfcn.h>
 
 #include <cstddef>

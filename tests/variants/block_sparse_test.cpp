@@ -1,6 +1,6 @@
-// What attention over block lists promises, whoever runs it: on the CPU, and on cuda:0 where there is one. All blocks
-// are full attention, a row has one softmax over all its blocks, nothing of the future reaches the past, heads of
-// different kinds do not touch each other.
+// Guarantees of attention over block lists for every backend, on the CPU and on cuda:0 if present. All blocks give full
+// attention; a row has one softmax over all its blocks; the future does not reach the past; heads of different kinds do
+// not affect each other.
 #include <cstring>
 
 #include "tests/runs.h"
@@ -9,7 +9,7 @@
 namespace attune {
 namespace {
 
-// The line with a bound for the pattern; "" is a problem without lists.
+// The line with a bound for the pattern; "" gives a problem without lists.
 Problem with_blocks(std::string_view line, std::string_view text) {
   Problem p = problem(line);
   if (text.empty()) return p;
@@ -19,7 +19,7 @@ Problem with_blocks(std::string_view line, std::string_view text) {
   return p;
 }
 
-// A problem with the lists of a pattern, its inputs and what one device made of them.
+// A problem with the lists of a pattern, its inputs and the results of one device.
 struct Attended {
   World world;
   Outputs got{};
@@ -27,7 +27,7 @@ struct Attended {
   Attended(std::string_view line, std::string_view text, Variation v = {})
       : world(with_blocks(line, text), v) {
     if (world.problem.pass == Pass::backward) {
-      const Args forward = world.forward_result();  // as the reference makes it, once the lists are there
+      const Args forward = world.forward_result();  // from the reference, once the lists are built
       list(text);
       run_forward(world, forward);
     } else {
@@ -68,7 +68,7 @@ TEST(BlockSparse, all_blocks_active_is_full_attention) {
         Attended listed_back(join("backward", sizes, " blocks64x64x1"), "dense");
         Attended plain_back(join("backward", sizes), "");
         const Tensor from = plain_back.world.args[Role::d_out], to = listed_back.world.args[Role::d_out];
-        for (int n = 0; n < 2 * length * 4 * 64; ++n) {  // which is drawn after the lists
+        for (int n = 0; n < 2 * length * 4 * 64; ++n) {  // drawn after the lists
           const int d = n % 64, h = n / 64 % 4, s = n / 256 % length, b = n / 256 / length;
           store(to, b, s, h, d, load(from, b, s, h, d));
         }

@@ -1,5 +1,5 @@
-// Lists against what the patterns mean, written down here once more, token by token and without the library's index
-// arithmetic. The same lists on a GPU: tests/cuda/blocks_test.cpp.
+// Lists compared with the definitions of the patterns, restated here token by token without the library's index
+// arithmetic. For GPU lists see tests/cuda/blocks_test.cpp.
 #include "variants/blocks/blocks.h"
 
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ void expect_pattern(const Named& named, const Problem& asked) {
       for (int j = 0; j < lists.columns(); ++j) {
         if (!any_visible(p, p.len_q, p.len_k, i, j)) continue;
         ++shown;
-        bool in = false;  // for any token of the block, by the block that it stands on
+        bool in = false;  // for any token of the block, by the block at its position
         for (int t = i * p.mask.blocks.q; t < std::min(p.len_q, (i + 1) * p.mask.blocks.q); ++t) {
           const int at = std::min(std::max(t + offset, 0), p.len_k - 1);
           in |= named.active(list % p.heads_q, at / 64, j, blocks);
@@ -142,7 +142,7 @@ TEST(Blocks, a_random_pattern_has_exactly_the_density_that_was_asked_for) {
       const int64_t active = lists.counts()[0], shown = lists.counts()[1];
       EXPECT_EQ(active, lists.count() * std::llround(density * double(shown / lists.count()))) << density;
       EXPECT_EQ(lists.problem.mask.blocks.bound, std::max<int64_t>(active, 1)) << density;
-      EXPECT_GT(active, before);  // it changes with the density
+      EXPECT_GT(active, before);  // depends on the density
       before = active;
     }
   }
@@ -163,7 +163,7 @@ TEST(Blocks, a_seed_repeats_and_another_differs) {
   const auto columns = [](const char* text) {
     Lists lists(problem("forward f32 b1 h2 q4096 k4096 d64 causal blocks64x64x1"), text);
     EXPECT_EQ(lists.build().message, "");
-    EXPECT_NE(lists.row(0, 60), lists.row(1, 60));  // heads draw for themselves
+    EXPECT_NE(lists.row(0, 60), lists.row(1, 60));  // heads draw independently
     return lists.column;
   };
   EXPECT_EQ(columns("random density=0.3 seed=5"), columns("random density=0.3 seed=5"));
@@ -212,7 +212,7 @@ TEST(Blocks, lists_of_the_caller_are_turned_round_in_any_order) {
   EXPECT_EQ(lists.row_of_key, (std::vector<int32_t>{0, 2, 3, 0, 0, 2}));
 }
 
-// What the band hides is no part of the density, nor is what is no block.
+// Hidden blocks do not count towards the density; neither do invalid entries.
 TEST(Blocks, of_lists_of_the_caller_the_blocks_that_are_shown_are_counted) {
   Lists lists(problem("forward f32 b1 h2 q256 k256 d64 causal blocks64x64x1"), "dense");
   lists.begin = {0, 1, 3, 3, 6, /* the second */ 6, 7, 7, 7, 9}, lists.column = {0, 1, 3, 3, 0, 99, -1, 2, 2};
@@ -225,7 +225,7 @@ TEST(Blocks, of_lists_of_the_caller_the_blocks_that_are_shown_are_counted) {
 }
 
 TEST(Blocks, sequences_of_other_lengths_have_other_lists) {
-  // Two sequences of 700 and 130 queries over 1000 and 500 keys; bottom right for each of them.
+  // Two sequences of 700 and 130 queries over 1000 and 500 keys; bottom-right aligned each.
   const Problem asked = problem("forward f32 b2 h1 q700 k1000 d64 causal blocks64x64x1");
   std::vector<int32_t> used_q = {700, 130}, used_k = {1000, 500};
   Lists lists(asked, "local_window window=192", false);
@@ -264,7 +264,7 @@ TEST(Blocks, bounds_hold_whatever_the_lengths_are) {
   }
 }
 
-// One row, which stands astride two key blocks: there is no other row whose room it could take.
+// A single row that straddles two key blocks: no other row leaves space for it.
 TEST(Blocks, a_bound_counts_blocks_astride) {
   Lists lists(problem("forward f32 b1 h1 q64 k640 d64 causal blocks64x64x1"), "local_window window=0", false);
   std::vector<int32_t> used_k = {100};

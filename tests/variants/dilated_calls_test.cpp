@@ -1,5 +1,5 @@
-// The calls of a branch, laid over a tensor in which every element knows where it is: together they are the pairs of
-// the definition, each once, wherever the sequence is cut.
+// The calls of a branch, applied to a tensor whose elements encode their position: together they cover each pair of the
+// definition exactly once, wherever the sequence is cut.
 #include "variants/dilated/calls.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 struct Size { int batch, kv, group, length; };
 
-// row * 100 + head of every element, and the batch beside it.
+// Each element is row * 100 + head; the batch is stored beside it.
 struct Numbered {
   Owned t;
   explicit Numbered(const Extents& e) : t(DType::f32, e, Layout::bshd, 1) {
@@ -27,7 +27,7 @@ Element element(const Tensor& t, int b, int s, int h) {
   return {int(load(t, b, s, h, 1)), at / 100, at % 100};
 }
 
-using Pair = std::array<int, 5>;  // branch, batch, head of q, query, key
+using Pair = std::array<int, 5>;  // branch, batch, query head, query, key
 
 std::map<Pair, int> wanted(const Dilated& d, const Problem& p, int length, int first, int last) {
   std::map<Pair, int> all;
@@ -45,7 +45,7 @@ std::map<Pair, int> wanted(const Dilated& d, const Problem& p, int length, int f
   return all;
 }
 
-// What plain attention sees in the views: bottom right, so the last query stands on the last key.
+// The pairs that plain attention sees in the views: bottom-right aligned, so the last query is at the last key.
 void gather(const DilatedCall& call, const Problem& p, const Tensor& q, const Tensor& k, std::map<Pair, int>& all) {
   const Tensor vq = call.q.of(q, 0), vk = call.k.of(k, 0);
   ASSERT_EQ(vq.extent.batch, vk.extent.batch);
@@ -63,7 +63,7 @@ void gather(const DilatedCall& call, const Problem& p, const Tensor& q, const Te
         }
 }
 
-// Some kernels take no negative stride: whatever the layout, no axis of a view goes back.
+// Some kernels do not accept negative strides: in every layout, all axes of a view go forward.
 void expect_forward(const ViewOf& view, const std::string& where) {
   for (const ViewAxis& axis : {view.along_batch, view.along_head})
     EXPECT_TRUE(axis.batches >= 0 && axis.rows >= 0 && axis.heads >= 0)
@@ -114,7 +114,7 @@ int calls(std::string_view line) {
   return n;
 }
 
-// Segments or remainders go into the batch axis: launches do not grow with the length.
+// Segments or remainders become the batch axis, so the number of launches does not grow with the length.
 TEST(DilatedCalls, few_calls_serve_long_sequences) {
   const std::string_view longnet = " d64 causal : dilated rates=1,2,4,6,12 segments=2048,4096,8192,16384,32768";
   EXPECT_EQ(calls(join("forward bf16 b1 h12 q32768 k32768", longnet)), 1 + 2 + 3 + 4 + 2);

@@ -1,12 +1,12 @@
-// What dilated attention promises, on the CPU and on a GPU where there is one: where it is plain attention it is plain
-// attention, and what its parameters mean shows in the numbers. Whether it is right everywhere is `attune parity`.
+// Guarantees of dilated attention, on the CPU and on a GPU if there is one: it equals plain attention where it should,
+// and its parameters have their documented effect. `attune parity` checks correctness everywhere.
 #include "tests/runs.h"
 #include "variants/dilated/shape.h"
 
 namespace attune {
 namespace {
 
-// f(element of a, of b) for every element of a role that both have written.
+// Calls f(element of a, element of b) for every element of a role in both results.
 template <class F>
 void each_pair(const Ran& a, const Ran& b, Role r, F f) {
   a.got.of(r).each([&](int x, int s, int h, int d) { f(a.at(r, x, s, h, d), b.at(r, x, s, h, d)); });
@@ -55,7 +55,7 @@ TEST(Dilated, a_key_of_two_branches_counts_twice) {
   }
 }
 
-// The slow, obvious way: dense attention over all keys, with the log of how often a key counts as its bias.
+// The slow, obvious method: dense attention over all keys, with the log of each key's multiplicity as bias.
 TEST(Dilated, is_dense_attention_with_a_bias) {
   for (const Device& device : devices()) {
     const std::string sizes = "f32 b2 h4/2 q60 k60 d16";
@@ -166,7 +166,7 @@ TEST(Dilated, an_empty_sequence_is_no_work) {
   EXPECT_EQ(plan.backend->run(plan, a, {memory.data()}, nullptr).message, "");
 }
 
-// Sums that are wider than what is asked for exist for a chunk of rows at a time.
+// Sums in a wider type than the output exist for one chunk of rows at a time.
 TEST(Dilated, chunks_change_nothing) {
   const Backend& dilated = *find_backend("dilated");
   int cut = 0;
@@ -200,7 +200,7 @@ size_t between_bytes(const Problem& p) {
   return count.used;
 }
 
-// A part knows only its own problem, and a step none: what they say is told as a sentence of the whole.
+// A part only has its own problem, and a step has none: their errors are reported as errors of the whole.
 TEST(Compositions, an_error_of_a_part_names_the_whole) {
   const auto fall = [](const Plan&, const Args&, Workspace, Stream) { return Status::no("nsa_lengths: fell"); };
   const Backend broken{.name = "broken", .supports = nullptr, .shape = nullptr, .run = fall};
@@ -219,7 +219,7 @@ TEST(Compositions, an_error_of_a_part_names_the_whole) {
   }
 }
 
-// 5000 bytes a token are all that dilated attention may take at any length, inputs included.
+// Dilated attention may take at most 5000 bytes per token at any length, inputs included.
 TEST(Dilated, memory_is_a_small_part_of_the_tensors) {
   for (const int tokens : {262144, 1048576})
     for (const std::string_view branches : {"rates=1,2,4,6,12 segments=2048,4096,8192,16384,32768",
@@ -233,14 +233,14 @@ TEST(Dilated, memory_is_a_small_part_of_the_tensors) {
 TEST(Dilated, workspace_is_that_of_a_chunk) {
   const Problem p = problem("forward f16 b2 h8 q262144 k262144 d64 causal : dilated rates=1,2 segments=2048,16384");
   const DilatedShape s(p);
-  // A sixth of q, k, v and out: 4096 bytes a token and sequence, 2048 bytes of f32 in a row of a chunk.
+  // A sixth of q, k, v and out: 4096 bytes per token and sequence, 2048 bytes of f32 per row of a chunk.
   const int64_t most = (int64_t(262144) * 2 * 4096 / 6) / (2 * 8 * 64 * 4) / 16384 * 16384;
   EXPECT_LE(s.chunk, most);
-  EXPECT_EQ(s.chunk, round_up(ceil_div(262144, ceil_div(262144, most)), 16384));  // as many chunks, all about equal
+  EXPECT_EQ(s.chunk, round_up(ceil_div(262144, ceil_div(262144, most)), 16384));  // as many chunks, about equal
   EXPECT_EQ(between_bytes(p), size_t(s.chunk) * 2 * 8 * (64 * 4 + 4));
   Problem f32 = p;
   f32.dtype.out = DType::f32;
-  EXPECT_EQ(between_bytes(f32), size_t(262144) * 2 * 8 * 4);  // only an lse, where none is given
+  EXPECT_EQ(between_bytes(f32), size_t(262144) * 2 * 8 * 4);  // only an lse, if none is given
 }
 
 }  // namespace

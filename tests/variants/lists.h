@@ -1,4 +1,4 @@
-// Block lists in plain memory, for tests: made for a pattern with the bound that it says, and read back row by row.
+// Block lists in plain memory, for tests: built for a pattern with the bound it requires, and read back row by row.
 #pragma once
 #include <gtest/gtest.h>
 

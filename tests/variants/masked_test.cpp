@@ -1,5 +1,5 @@
-// The slow, obvious way of everything sparse, on the CPU and on cuda:0 where there is one: it is the golden attention,
-// and what the fast way says is the same. So a mistake in a walk, a list or a composition has two witnesses.
+// The slow, obvious method for everything sparse, on the CPU and on cuda:0 if present: it matches the golden attention,
+// and the fast method matches it. A mistake in a walk, a list or a composition thus has two witnesses.
 #include "tests/runs.h"
 
 namespace attune {
@@ -34,8 +34,8 @@ constexpr std::string_view kLines[] = {
 
 class MaskedDense : public testing::TestWithParam<std::string_view> {};
 
-// The largest difference of two results, as a share of the largest element. Some gradients are 0 but for rounding, and
-// have no size of their own.
+// The largest difference of two results relative to the largest element. Some gradients are 0 except for rounding and
+// have no scale.
 double apart(const Tensor& a, const Tensor& b) {
   double most = 0, size = 0.1;
   each(a, [&](int x, int s, int h, int d) {
@@ -70,7 +70,7 @@ TEST_P(MaskedDense, is_the_golden_attention_and_what_the_fast_way_says) {
 
 INSTANTIATE_TEST_SUITE_P(Lines, MaskedDense, testing::ValuesIn(kLines));
 
-// So that it is no other name for the fast way.
+// Shows that it is not an alias of the fast method.
 TEST(MaskedDenseOf, a_variant_that_chooses_does_every_attention_with_a_bias) {
   for (const std::string_view line :
        {"backward f32 b1 h2 q20 k20 d16 causal : nsa d=4 gate=none l=4 n=4 phi=mean s=4 w=8",

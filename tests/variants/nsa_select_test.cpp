@@ -1,5 +1,5 @@
-// What is selected, and what attention makes of a list, on the CPU and on a GPU where there is one: groups, ties, the
-// future, lists that nobody should write, and a needle.
+// Which blocks are selected, and the attention over a list, on the CPU and on a GPU if there is one: groups, ties, the
+// future, invalid lists, and a needle.
 #include <algorithm>
 #include <numeric>
 
@@ -55,7 +55,7 @@ TEST(NsaSelect, blocks_rise_hold_the_forced_ones_and_lie_in_the_past) {
         list.erase(end, list.end());
         EXPECT_TRUE(std::is_sorted(list.begin(), list.end()));
         EXPECT_EQ(std::adjacent_find(list.begin(), list.end()), list.end());
-        EXPECT_EQ(int(list.size()), std::min(6, s / 16 + 1));  // never filler, never fewer than there are
+        EXPECT_EQ(int(list.size()), std::min(6, s / 16 + 1));  // no filler, and as many as exist
         for (const int forced : {0, std::max(0, s / 16 - 1), s / 16})
           EXPECT_TRUE(std::binary_search(list.begin(), list.end(), forced)) << s;
         EXPECT_LE(list.back(), s / 16);
@@ -111,14 +111,14 @@ TEST(NsaSelect, of_equal_scores_the_lower_block_wins_in_every_dtype) {
     }
 }
 
-// Cases with `far` let a backend make the log-sum-exp (`lean`): one that is drawn has nothing to do with such logits.
+// Cases with `far` let a backend compute the log-sum-exp (`lean`): a random one would not match such logits.
 TEST(NsaSelect, a_far_log_sum_exp_that_is_given_chooses_as_the_reference_does_on_the_cpu) {
   for (const std::string_view dtype : {"f32", "bf16"}) {
     Trial trial(case_of(join("forward ", dtype, " b1 h4/1 q200 k200 d64 causal : select d=4 l=8 n=4 s=8 | far")));
     const Args& a = trial.world.args;
     const double scale = scale_of(trial.world.problem, a);
     set(a[Role::lse], [&](int, int s, int h, int) {
-      double top = -INFINITY;  // and the sum: every row is one key
+      double top = -INFINITY;  // also the sum: every row sees one key
       for (int c = 0; 4 * c + 7 <= s; ++c) {
         double x = 0;
         for (int d = 0; d < 64; ++d) x += load(a[Role::q], 0, s, h, d) * load(a[Role::k], 0, c, 0, d);
@@ -132,7 +132,7 @@ TEST(NsaSelect, a_far_log_sum_exp_that_is_given_chooses_as_the_reference_does_on
   }
 }
 
-// Entries of every kind against the reference, which takes a list at its word.
+// Entries of every kind compared with the reference, which takes a list literally.
 TEST(NsaSelected, every_kind_of_list_means_what_it_says) {
   enum { random, sequential, twice, gaps, none, single, wild, kinds };
   for (const Device& device : devices())
@@ -191,7 +191,8 @@ TEST(NsaSelected, blocks_of_the_future_are_not_read) {
   }
 }
 
-// 64k tokens, real scores: one token in a block that nobody forces answers the last query, and is found and returned.
+// 64k tokens with real scores: one token in a block that is not forced answers the last query, and is found and
+// returned.
 TEST(NsaSelect, a_needle_in_64k_tokens_is_found) {
   constexpr int kTokens = 65536, kNeedle = 23456;
   for (const Device& device : devices()) {

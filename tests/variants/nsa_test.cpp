@@ -1,6 +1,6 @@
-// What native sparse attention promises as a whole, on the CPU and on a GPU where there is one: where a branch sees
-// everything it is plain attention, gates are what they say, decode is prefill, ragged is apart, memory is linear.
-// Whether every number is right is `attune parity`; what is selected, nsa_select_test.cpp.
+// Guarantees of native sparse attention as a whole, on the CPU and on a GPU if there is one. A branch that sees
+// everything is plain attention; gates have their documented effect; decode equals prefill; ragged sequences are
+// independent; memory is linear. `attune parity` checks every number; nsa_select_test.cpp checks the selection.
 #include "tests/runs.h"
 
 namespace attune {
@@ -19,7 +19,7 @@ Ran dense(std::string_view sizes, const Device& device, const Ran& of, Role k, R
   });
 }
 
-// Gates that let one branch through, with gate=none.
+// Gates that pass one branch, with gate=none.
 Change only_gate(int branch) {
   return [branch](World& w) {
     set(w.args[kGates], [&](int, int, int, int d) { return d == branch; });
@@ -73,7 +73,7 @@ TEST(Nsa, a_branch_alone_is_that_branch_and_needs_no_stream_of_another) {
       const auto copy_streams = [&](World& w) {
         for (const Role r : {Role::q, Role::k, Role::v, kSelectK, kSelectV, kWindowK, kWindowV})
           if (w.args.given(r)) copy(whole.world->args[r], w.args[r]);
-        // What a branch does not read is not even there.
+        // A tensor that a branch does not read is absent.
         EXPECT_EQ(w.args.given(kSelectK), branch == 1);
         EXPECT_EQ(w.args.given(kWindowK), branch == 2);
         EXPECT_EQ(w.args.given(Role::v), branch == 0);
@@ -94,7 +94,7 @@ TEST(Nsa, softmax_gates_sum_to_one_and_sigmoid_gates_do_not) {
         for (const Role v : {Role::v, kSelectV, kWindowV})
           set(w.args[v], [](int, int, int, int) { return 1; });
       });
-      for (int s = 7; s < 100; ++s)  // from here on all branches see something
+      for (int s = 7; s < 100; ++s)  // from here on, all branches see keys
         for (int h = 0; h < 4; ++h) {
           double sum = 1;
           if (gate == "sigmoid") sum = 0;
@@ -143,14 +143,14 @@ TEST(Nsa, filter_of_equal_taps_is_the_mean) {
     }
 }
 
-// One query, or several, over caches: the same numbers and the same blocks as the whole sequence at once. Lengths below
-// a compressed token, in the middle of blocks, and beyond the window.
+// One or several queries over caches give the same numbers and blocks as the whole sequence at once. Lengths below a
+// compressed token, in the middle of blocks, and beyond the window.
 TEST(Nsa, decode_and_chunks_are_prefill) {
   const std::string tail = " d=4 gate=sigmoid l=8 n=4 phi=";
   for (const Device& device : devices()) {
     const Ran whole(join("forward f32 b1 h4/2 q90 k90 d16 causal : nsa s=8 w=20", tail, "mean"), device);
     const Tensor k = whole.world->args[Role::k], v = whole.world->args[Role::v];
-    // Compressed tokens as a cache would hold them.
+    // Compressed tokens as a cache holds them.
     const auto compressed = [&](const Tensor& raw) {
       return std::make_unique<Ran>("forward f32 b1 h2 q90 k21 d16 full : compress d=4 l=8 phi=mean", device,
                                    [&](World& w) { copy(raw, w.args[Role::q]); });
@@ -209,7 +209,7 @@ TEST(Nsa, sequences_of_a_ragged_batch_are_apart) {
   const std::string of = " : nsa d=4 gate=softmax l=8 n=4 phi=conv s=8 w=9";
   for (const Device& device : devices()) {
     const Ran all(join("forward f32 b4 h4/2 q53 k53", tail, " ragged", of), device, [&](World& w) {
-      // Lengths of our own, of the same tokens in all.
+      // Different lengths with the same total.
       const int total = w.args[Role::q].extent.seq;
       for (int n = 0; n < 5; ++n)
         for (const Role r : {Role::cu_q, Role::cu_k}) store(w.args[r], 0, 0, 0, n, cu[n]);
@@ -242,7 +242,7 @@ TEST(Nsa, keys_of_another_length_than_queries_are_refused_in_a_ragged_batch) {
   EXPECT_FALSE(check_values(c.problem, out.args).ok());
 }
 
-// Counted by the parts, and by hand for every query.
+// Counted by the kernels, and by hand for every query.
 TEST(Nsa, tokens_that_were_read_are_counted) {
   for (const Device& device : devices())
     for (const int len : {1, 15, 16, 31, 32, 33, 63, 64, 300}) {
@@ -264,7 +264,7 @@ TEST(Nsa, tokens_that_were_read_are_counted) {
       EXPECT_EQ(r.at(kReads, 0, 0, 0, 2), double(window)) << len;
       EXPECT_EQ(r.at(kReads, 0, 0, 0, 3), double(distinct)) << len;
     }
-  // One token of a long cache: N_cmp(S) + n s + min(w, S), less what the last block lacks.
+  // One token of a long cache: N_cmp(S) + n s + min(w, S), minus the missing part of the last block.
   for (const Device& device : devices()) {
     const Ran r("forward f32 b1 h2/1 q1 k1000 d16 causal : nsa d=16 gate=none l=32 n=16 phi=none s=32 w=40", device,
                 [](World& w) { store(w.args[Role::used_k], 0, 0, 0, 0, 1000); });

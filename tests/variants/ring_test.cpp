@@ -1,5 +1,5 @@
-// Attention over ranks is attention: any number of them, every layout, both passes, equal to one rank and to the golden
-// reference of the whole. Ranks are threads here; tests/transport has what they are joined by.
+// Attention over ranks is attention: any number of ranks, every layout and both passes equal one rank and the golden
+// reference of the whole. Ranks are threads here; tests/transport covers how they communicate.
 #include <thread>
 
 #include "tests/runs.h"
@@ -12,7 +12,7 @@ constexpr int kRanks[] = {1, 2, 4, 8};
 
 Device one_thread() {
   Device cpu = this_cpu();
-  cpu.units = 1;  // ranks are the threads
+  cpu.units = 1;  // ranks provide the parallelism
   return cpu;
 }
 
@@ -106,7 +106,7 @@ TEST(ring, any_number_of_ranks_gives_what_one_gives_to_1e_5) {
     const Outputs one = joined(Cut::ring, 1);
     for (const Cut cut : all_cuts())
       for (const int ranks : kRanks) {
-        Problem p;  // heads of ulysses do not divide by every rate
+        Problem p;  // the heads of ulysses do not divide by every rate
         if (cut == Cut::ulysses && !shard_problem(world, {cut, ranks}, p).ok()) continue;
         const Outputs many = joined(cut, ranks);
         for (const Role r : one.roles) {
@@ -134,24 +134,24 @@ uint64_t bytes_sent(std::string_view line, Cut cut, int ranks) {
 TEST(ring, keys_travel_no_further_than_they_are_seen) {
   constexpr uint64_t kShard = 16 * 2 * (16 + 16) * 4;  // tokens, heads, dims, bytes: keys and values of a rank
   EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 full", Cut::ring, 4), 4 * 3 * kShard);
-  // Rank 3 sends to nobody, rank 2 its own, ...
+  // Rank 3 sends nothing, rank 2 its own keys, ...
   EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 causal", Cut::ring, 4), (3 + 2 + 1) * kShard);
-  // A window of less than a shard: one step, and nothing wraps round.
+  // A window shorter than a shard: one step, without wrapping around.
   EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 window9,0", Cut::ring, 4), 3 * kShard);
   EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 window0,0", Cut::ring, 4), 0u);
   // Segments that end with the shards.
   EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 causal : dilated rates=2 segments=16", Cut::ring, 4), 0u);
   EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 causal : dilated rates=2 segments=8", Cut::zigzag, 4), 0u);
-  // Tokens of other remainders are never seen: two of four ranks, then none.
+  // Tokens with other remainders are never seen: keys come from two of four ranks, then from none.
   EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 full : dilated rates=2 segments=64", Cut::striped, 4),
             4 * 2 * kShard);
   EXPECT_EQ(bytes_sent("forward f32 b1 h2 q64 k64 d16 full : dilated rates=4 segments=64", Cut::striped, 4), 0u);
-  // Backward: keys again, and sums of gradients that go on after them and home.
+  // Backward: the keys again, and the gradient sums that follow them and return.
   EXPECT_EQ(bytes_sent("backward f32 b1 h2 q64 k64 d16 full", Cut::ring, 4), 4 * (3 + 4) * kShard);
   EXPECT_EQ(bytes_sent("backward f32 b1 h2 q64 k64 d16 window9,0", Cut::ring, 4), 3 * kShard + 4 * 2 * kShard);
 }
 
-// A transport that looks, when the first transfer begins and when it is waited for, at the first number of a result.
+// A transport that inspects the first number of a result when the first transfer starts and when it is waited for.
 struct Watched {
   Transport inner{};
   const float* number = nullptr;
@@ -239,7 +239,7 @@ TEST(ring, workspace_is_linear_in_tokens) {
       EXPECT_LT(bytes(pass, 1 << 18, layout), 4.1 * bytes(pass, 1 << 16, layout)) << layout << " " << pass;
 }
 
-// What a rank says that is called by itself, without a group that would wait for it.
+// The error of a rank called alone, without a group that would wait for it.
 std::string alone(const std::string& line, Communicator* comm, int rows) {
   const Problem p = problem(line);
   Plan plan;
@@ -312,7 +312,7 @@ TEST(ring, a_rank_that_never_comes_is_an_error_on_the_others) {
     std::vector<std::thread> threads;
     std::string said[4];
     auto comm = comms.begin();
-    for (int r = 0; r < 3; ++r, ++comm)  // rank 3 is somewhere else
+    for (int r = 0; r < 3; ++r, ++comm)  // rank 3 is absent
       threads.emplace_back([&, r, mine = &*comm] { said[r] = alone(line, mine, 16); });
     for (std::thread& t : threads) t.join();
     for (int r = 0; r < 3; ++r) EXPECT_NE(said[r].find("a transfer did not end"), std::string::npos) << said[r];

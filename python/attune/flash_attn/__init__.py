@@ -1,4 +1,5 @@
-"""The functions of flash_attn 2.x, with their signatures and return values, by attune: on CUDA and on the CPU.
+"""The functions of flash_attn 2.x, with their signatures and return values, implemented by attune on CUDA and on the
+CPU.
 
     from attune.flash_attn import flash_attn_func      # was: from flash_attn import flash_attn_func
     attune.flash_attn.install()                        # or: `import flash_attn` is attune, in this process"""
@@ -18,14 +19,14 @@ from ._common import attention, probabilities
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache",
            "install", "uninstall"]
-__version__ = "2.8.4"  # whose functions these are, for programs that ask
+__version__ = "2.8.4"  # the emulated version, for programs that check it
 
 Window = tuple[int, int]
 _NO_WINDOW: Window = (-1, -1)
 
 
 def _get_block_size_n(device: Any, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
-    """Keys by whose running maximum return_attn_probs scales: here a row has one maximum."""
+    """The block size of the running maximum in return_attn_probs; here a row has one maximum."""
     return 1 << 30
 
 
@@ -52,7 +53,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
                     alibi_slopes: Tensor | None = None, deterministic: bool = False,
                     return_attn_probs: bool = False) -> Any:
     """q [batch, seq_q, heads, dim], k and v [batch, seq_k, heads_k, dim]. Returns out, or (out, lse, probabilities)
-    with return_attn_probs; these last are for tests, and None without dropout."""
+    with return_attn_probs; the probabilities are for tests, and None without dropout."""
     return _attend(q, k, v, return_attn_probs, dropout_p=dropout_p, softmax_scale=softmax_scale, causal=causal,
                    window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, deterministic=deterministic)
 
@@ -123,9 +124,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             causal: bool = False, window_size: Window = _NO_WINDOW, softcap: float = 0.0,
                             rotary_interleaved: bool = True, alibi_slopes: Tensor | None = None, num_splits: int = 0,
                             return_softmax_lse: bool = False) -> Any:
-    """Attention to a cache, whose new keys k and v, where given, are first written behind its cache_seqlens; with
-    rotary tables q and k are turned before. num_splits is the planner's here. With block_table the lengths are looked
-    at, as flash_attn does it: a call on a GPU waits for them."""
+    """Attention over a cache. New keys k and v, if given, are first written behind cache_seqlens; with rotary tables, q
+    and k are rotated before that. num_splits is ignored: the planner decides. With block_table the lengths are checked,
+    as in flash_attn, so a call on a GPU waits for them."""
     _refuse_e4m3(q, k_cache, v_cache, k, v)
     if block_table is not None:
         check_pages(block_table, k_cache, cache_seqlens, k)

@@ -1,4 +1,4 @@
-"""attune under flash_attn's names, for programs that import those."""
+"""attune under flash_attn's names, for programs that import flash_attn."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _before: dict[str, types.ModuleType | None] = {}
 
 
 def install() -> None:
-    """From now on `import flash_attn` and `import flash_attn_interface` are attune, in this process. Who imported from
-    an installed flash_attn before keeps what it has."""
+    """From now on, `import flash_attn` and `import flash_attn_interface` load attune in this process. Names imported
+    from an installed flash_attn before are not affected."""
     for name, ours in _NAMES.items():
         _before.setdefault(name, sys.modules.get(name))
         sys.modules[name] = importlib.import_module(ours)
 
 
 def uninstall() -> None:
-    """What was imported under these names before install(), if anything, is there again."""
+    """Restores the modules that were imported under these names before install(), if any."""
     for name, module in _before.items():
         if module is None:
             sys.modules.pop(name, None)

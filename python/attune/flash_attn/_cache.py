@@ -1,4 +1,5 @@
-"""flash_attn_with_kvcache of both interfaces. What attune's append and rotary say in another way is done before."""
+"""flash_attn_with_kvcache of both interfaces. Converts arguments where flash_attn's conventions differ from attune's
+append and rotary."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from ._common import attention, window_of
 
 
 def may_look(t: Tensor) -> bool:
-    """False where nobody can read numbers: in a capture, a compiled program, or of a tensor that has none."""
+    """Whether values can be read: not in a capture, in a compiled program, or for a tensor without values."""
     return not (torch.compiler.is_compiling() or type(t) not in PLAIN or t.is_meta
                 or (t.is_cuda and torch.cuda.is_current_stream_capturing()))
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, interleaved: bool) -> Tensor:
-    """x [..., head, dim], whose rotary angles are rows [...] of the tables. Rows that they do not have are refused on a
-    CPU and clamped on a GPU, where looking would wait: as the library does it."""
+    """Rotates x [..., head, dim] by rows [...] of the tables. Rows outside the tables are refused on a CPU and clamped
+    on a GPU, where a check would synchronize; the library does the same."""
     if x.dtype == e4m3.E4M3:
         return rotate(x.float(), cos, sin, rows, interleaved).to(x.dtype)
     half, count = cos.shape[-1], min(len(cos), len(sin))
@@ -39,8 +40,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, interleaved: bool)
 
 
 def _places(x: Tensor, cu: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every row of x, [batch, seq] or packed [token]: a sequence, where it stands there, and whether it is there:
-    packed tokens may be in no sequence."""
+    """For every row of x, [batch, seq] or packed [token]: its sequence, its position there, and whether it is in a
+    sequence, since packed tokens may be in none."""
     if cu is None:
         batch, seq = x.shape[:2]
         place = torch.arange(seq, device=x.device).expand(batch, seq)
@@ -52,15 +53,15 @@ def _places(x: Tensor, cu: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def rotary_rows(x: Tensor, cu: Tensor | None, base: Tensor, apart: bool) -> Tensor:
-    """Rows of rotary tables for the rows of x; apart: not all as the first of their sequence."""
+    """Rows of the rotary tables for the rows of x. apart=False: all rows use the first row of their sequence."""
     sequence, place, there = _places(x, cu)
     rows = base.long()[sequence]
     return torch.where(there, rows + place if apart else rows, 0)
 
 
 class Rows:
-    """Where new keys and values go in a cache, and the writing of them. What does not fit is refused before anything is
-    written, for which a GPU is waited for; where nobody may look it is not written, as the library does it."""
+    """Places of new keys and values in a cache, and the writes. Keys that do not fit are refused before anything is
+    written, which waits for a GPU. Where values cannot be read, they are skipped, as in the library."""
 
     def __init__(self, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, used: Tensor, cu: Tensor | None,
                  page_table: Tensor | None, cache_index: Tensor | None) -> None:
@@ -96,7 +97,7 @@ class Rows:
                             f"into a cache of {room}")
             raise Error(f"attune: {'page_table' if page_table is not None else 'cache_batch_idx'} of sequence {b}: "
                         f"{given} is not one of {rows} in the cache")
-        # A row that is not written says again what another one says, or, where there is no other, what is there.
+        # A row that is not written repeats another row, or the cache's own contents if there is no other.
         fits &= there
         self._any = fits.any()
         self._source = torch.where(fits, torch.arange(self._count, device=fits.device), fits.int().argmax())
@@ -105,15 +106,15 @@ class Rows:
     def write(self, cache: Tensor, new: Tensor) -> None:
         if not self._count:
             return
-        if cache.dtype == e4m3.E4M3:  # bytes: not every PyTorch puts e4m3 by indices
+        if cache.dtype == e4m3.E4M3:  # as bytes: not every PyTorch supports index_put for e4m3
             cache, new = cache.view(torch.uint8), new.view(torch.uint8)
         rows = new.reshape(self._count, *new.shape[-2:])[self._source]
         cache[self._place] = torch.where(self._any, rows, cache[self._place])
 
 
 def check_pages(block_table: Tensor, k_cache: Tensor, cache_seqlens: int | Tensor | None, k: Tensor | None) -> None:
-    """Refuses lengths that are over what the table's pages hold, as flash_attn 2 does: lengths on a GPU are waited for,
-    but in a capture or a compiled program, where nobody can look and kernels clamp."""
+    """Refuses lengths beyond the pages of the table, as flash_attn 2 does. Waits for lengths on a GPU, except in a
+    capture or a compiled program, where values cannot be read and kernels clamp."""
     if cache_seqlens is None or not may_look(block_table):
         return
     if isinstance(cache_seqlens, Tensor):
@@ -133,8 +134,8 @@ def check_qv(q: Tensor, v: Tensor, qv: Tensor | None) -> None:
 
 
 def _chosen(page_table: Tensor, index: Tensor) -> Tensor:
-    """Rows of the table by cache_batch_idx. One that it does not have is refused on a CPU and clamped on a GPU, where
-    looking would wait."""
+    """Rows of the table by cache_batch_idx. An index outside the table is refused on a CPU and clamped on a GPU, where
+    a check would synchronize."""
     rows, index = len(page_table), index.long()
     if not rows:
         raise Error("attune: page_table has no rows, and cache_batch_idx names them")
@@ -150,14 +151,14 @@ def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v:
                causal: bool, window_size: Sequence[int | None], rotary_interleaved: bool,
                rotary_seqlens: Tensor | None = None, cu_k_new: Tensor | None = None, qv: Tensor | None = None,
                descales: e4m3.Descales = (None, None, None), **named: Any) -> tuple[Tensor, Tensor]:
-    """(out, lse). New keys are written behind the used ones of the cache. qv: scores are q kᵀ + qv vᵀ, of keys and
-    values beside each other, which is a copy of the cache. e4m3 is attended to in a copy too."""
+    """Returns (out, lse). New keys are written behind the used ones of the cache. qv: scores are q kᵀ + qv vᵀ, computed
+    over concatenated keys and values, which copies the cache. e4m3 is also attended to through a copy."""
     check_qv(q, v_cache, qv)
     if (k is None) != (v is None):
         raise Error("attune: k and v of a cache are given together or not at all")
     if rotary_cos is not None and k is None:
         raise Error("attune: rotary_cos and rotary_sin need new keys and values, k and v")
-    if named.get("page_table") is not None and named.get("cache_index") is not None:  # it names rows of the table
+    if named.get("page_table") is not None and named.get("cache_index") is not None:  # it selects rows of the table
         named["page_table"] = _chosen(named["page_table"], named.pop("cache_index"))
     cu_q = named.get("cu_q")
     batch = q.shape[0] if cu_q is None else len(cu_q) - 1
@@ -173,14 +174,14 @@ def with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v:
     if k is not None and v is not None and used is not None:
         rows = None
         if cu_k_new is not None or copied or not (q.numel() and k.numel()):
-            # Different numbers of keys, keys of which a copy is attended to, or nothing to attend with or to write.
+            # Different numbers of keys, keys that are attended to through a copy, or no queries or new keys.
             rows = Rows(k_cache, v_cache, k, v, used, cu_k_new, named.get("page_table"), named.get("cache_index"))
         masked = causal or window_of(window_size) is not None
         as_many = cu_q is None and cu_k_new is None and q.shape[1] == k.shape[1]
         if rotary_cos is not None and rotary_sin is not None and (
                 rotary_seqlens is not None or copied or not as_many or not (masked or q.shape[1] == 1)):
-            # attune turns a query where the mask puts it; flash_attn where it would be the first new key's neighbour,
-            # and without a mask all queries of a sequence as its first.
+            # attune rotates a query by its position under the mask. flash_attn uses the position of the first new key
+            # plus the query's index, and without a mask that of the first query for all.
             base = used if rotary_seqlens is None else rotary_seqlens
             q = rotate(q, rotary_cos, rotary_sin, rotary_rows(q, cu_q, base, masked), rotary_interleaved)
             k = rotate(k, rotary_cos, rotary_sin, rotary_rows(k, cu_k_new, base, True), rotary_interleaved)

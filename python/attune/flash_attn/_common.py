@@ -1,7 +1,7 @@
-"""What the functions of flash_attn 2.x and of FlashAttention-3's interface share: their conventions in attune's words.
+"""Shared by the functions of flash_attn 2.x and of FlashAttention-3's interface: their conventions in attune's terms.
 
-Both align masks to the last query and the last key, count windows inclusively with -1 for no end, and return lse as
-[batch, head, seq] or [head, token]: so does attune. A row that sees no key has lse -inf here."""
+Both align masks to the last query and the last key, count windows inclusively with -1 for no limit, and return lse as
+[batch, head, seq] or [head, token], as attune does. A row that sees no key has lse -inf here."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
               dropout_p: float = 0.0, deterministic: bool = False, max_q: int = 0, max_k: int = 0,
               seed: Tensor | None = None, rotary_interleaved: bool = True, attention_chunk: int = 0,
               **tensors: Any) -> tuple[Tensor, Tensor]:
-    """(out, lse) of attend() with these; `tensors` by the names of attune's roles."""
+    """(out, lse) of attend() with these arguments; `tensors` by the names of attune's roles."""
     if v.shape[-1] > _WIDEST and dropout_p == 0:
-        # Columns of v do not know of each other. An append writes the same keys again.
+        # Columns of v are independent. An append writes the same keys again.
         parts = [attention(q, k, v[..., at:at + _WIDEST], softmax_scale=softmax_scale, causal=causal,
                            window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes,
                            deterministic=deterministic, max_q=max_q, max_k=max_k,
@@ -54,7 +54,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
     spec = spec_of(layout="thd" if "cu_q" in given else "bshd", causal=causal, window=window_of(window_size),
                    softcap=softcap != 0, dropout=dropout_p != 0, rotary_interleaved=rotary_interleaved,
                    reproducible="run" if deterministic else reproducible(), given=given)
-    if not spec.append:  # which writes k and v: never those of a copy
+    if not spec.append:  # an append writes k and v: they must not be copies
         k, v = _rows("k", k), _rows("v", v)
     return call(spec, _rows("q", q), k, v, [_whole(name, tensors[name]) for name in given],
                 (scale_of(softmax_scale), softcap, dropout_p), (max_q, max_k), True)
@@ -63,12 +63,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, c
 def _rows(name: str, t: Tensor) -> Tensor:
     try:
         return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
-    except RuntimeError:  # sparse ones have no strides
+    except RuntimeError:  # sparse tensors have no strides
         refuse_layouts((name,), (t,))
         raise
 
 
-_WIDEST = 256  # dims of values that every backend serves
+_WIDEST = 256  # largest dim of values that every backend supports
 
 
 def _columns(tensors: dict[str, Any], at: int) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def _columns(tensors: dict[str, Any], at: int) -> dict[str, Any]:
 
 
 def _chunk_bias(chunk: int, q: Tensor, k: Tensor, max_q: int, max_k: int, tensors: dict[str, Tensor | None]) -> Tensor:
-    """A query sees the keys of its own chunk of positions: [batch or 1, 1, q, k], 0 or -inf. Positions, and columns of
-    a bias, begin behind the padding."""
+    """The bias for attention within chunks of positions: [batch or 1, 1, q, k], 0 or -inf. Positions, and columns of a
+    bias, begin behind the padding."""
     cu_q, cu_k, used_q, used_k, new = (tensors.get(name) for name in ("cu_q", "cu_k", "used_q", "used_k", "k_new"))
     pages, pad = tensors.get("page_table"), tensors.get("left_pad")
     rows = q.shape[1] if cu_q is None else max_q
@@ -102,7 +102,7 @@ _FLOATS = ("slopes", "rotary_cos", "rotary_sin")
 
 
 def _whole(name: str, t: Tensor) -> Tensor:
-    """In the dtype that the library reads: rotary tables come in the dtype of q."""
+    """Converts to the dtype that the library reads: rotary tables come in the dtype of q."""
     if name in _INTEGERS:
         return t.to(torch.int32)
     if name in _FLOATS:
@@ -114,14 +114,14 @@ _BY_SEQUENCE = ("used_q", "used_k", "left_pad", "cache_index", "page_table", "k_
 
 
 def _slopes_by_sequence(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, **named: Any) -> tuple[Tensor, Tensor]:
-    """ALiBi slopes [batch, head]: attune's are by head, so each sequence is a call."""
+    """ALiBi slopes [batch, head]: attune's slopes are per head, so each sequence is a separate call."""
     cu_q, cu_k = (named.pop(name, None) for name in ("cu_q", "cu_k"))
     batch = len(q) if cu_q is None else len(cu_q) - 1
     if slopes.shape != (batch, q.shape[-2]):
         raise Error(f"attune: alibi_slopes is {tuple(slopes.shape)}, not [head] or [batch, head], here "
                     f"{(batch, q.shape[-2])}")
     starts_q, starts_k = (None if cu is None else cu.tolist() for cu in (cu_q, cu_k))
-    # Pages, and rows of a cache that an index names, are for all sequences.
+    # Pages, and indexed rows of a cache, are shared by all sequences.
     shared = named.get("page_table") is not None or named.get("cache_index") is not None
     parts = []
     for b in range(batch):
@@ -141,9 +141,9 @@ def _slopes_by_sequence(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, **named
 
 @torch.no_grad()
 def probabilities(q: Tensor, k: Tensor, **named: Any) -> Tensor:
-    """For tests: exp(score - the row's greatest score), negative where dropout drops it, [batch, head, q, k].
+    """For tests: exp(score - maximum of the row), negated where dropout drops it, [batch, head, q, k].
 
-    The same attention with columns of the identity as values says what each key weighs."""
+    The same attention with columns of the identity as values gives the weight of each key."""
     cu_q, cu_k = named.get("cu_q"), named.get("cu_k")
     heads, step = k.shape[-2], 64
     if cu_k is None:

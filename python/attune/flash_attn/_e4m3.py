@@ -1,6 +1,7 @@
-"""e4m3 of FlashAttention-3: no kernel here reads eight bits, so q, k and v become bf16, which holds every number of
-e4m3, and the kernels of bf16 run. Factors of q and k go into q, that of v to the answer; probabilities stay as exact as
-bf16 has them, where FlashAttention-3 rounds them to e4m3. attune.torch.counters.converted counts these calls."""
+"""e4m3 for FlashAttention-3's interface. No kernel here reads eight bits, so q, k and v become bf16, which represents
+every e4m3 number, and the bf16 kernels run. The factors of q and k are applied to q, that of v to the output.
+Probabilities keep bf16 precision, where FlashAttention-3 rounds them to e4m3. attune.torch.counters.converted counts
+these calls."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ Descales = tuple["Tensor | None", "Tensor | None", "Tensor | None"]  # of q, k a
 
 
 def check(descales: Descales, batch: int, heads_k: int, device: torch.device, **tensors: Tensor | None) -> None:
-    """Refuses what does not go with a q of e4m3."""
+    """Refuses arguments that do not match a q in e4m3."""
     for name, t in tensors.items():
         if t is not None and t.dtype != E4M3:
             raise Error(f"attune: q is e4m3, and {name} is {t.dtype}: all of q, k and v are, or none")
@@ -28,7 +29,7 @@ def check(descales: Descales, batch: int, heads_k: int, device: torch.device, **
 
 
 def _by_row(factor: Tensor, x: Tensor, cu: Tensor | None) -> Tensor:
-    """[batch, heads_k] for rows [batch, seq, head, dim] or, packed, [token, head, dim]."""
+    """Expands [batch, heads_k] to rows [batch, seq, head, dim] or, packed, [token, head, dim]."""
     factor = factor.repeat_interleave(x.shape[-2] // factor.shape[1], 1)
     if cu is None:
         return factor[:, None, :, None]
@@ -38,13 +39,13 @@ def _by_row(factor: Tensor, x: Tensor, cu: Tensor | None) -> Tensor:
 
 
 def widened(q: Tensor, descales: Descales, cu_q: Tensor | None) -> Tensor:
-    """q in bf16 with the factors of its scores."""
+    """q in bf16, times the factors of its scores."""
     factor = descales[0] if descales[1] is None else descales[1] if descales[0] is None else descales[0] * descales[1]
     return q.to(torch.bfloat16) if factor is None else (q.float() * _by_row(factor, q, cu_q)).to(torch.bfloat16)
 
 
 def scaled(out: Tensor, descale_v: Tensor | None, cu_q: Tensor | None) -> Tensor:
-    """The answer with the factor of v."""
+    """The output times the factor of v."""
     return out if descale_v is None else (out.float() * _by_row(descale_v, out, cu_q)).to(out.dtype)
 
 
@@ -66,7 +67,7 @@ def count() -> None:
 
 
 def forward_only(run: Callable[[], tuple[Tensor, Tensor]], tensors: Sequence[Tensor]) -> Any:
-    """(out, lse) of run, whose gradient is refused when somebody asks for it."""
+    """(out, lse) of run; raises an error when its gradient is requested."""
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _Once.apply(run, *tensors)
     return run()

@@ -1,4 +1,4 @@
-"""flash_attn.flash_attn_interface, where some import the functions of flash_attn from."""
+"""flash_attn.flash_attn_interface, an alternative import path for the functions of flash_attn."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from . import (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_f
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
 
-USE_TRITON_ROCM = False  # whether it is AMD's; public tests ask
+USE_TRITON_ROCM = False  # AMD only; checked by public tests

@@ -1,8 +1,8 @@
-"""attune for PyTorch: attend with gradients, a scaled_dot_product_attention, and a way to put it in PyTorch's place."""
+"""attune for PyTorch: attend with gradients, scaled_dot_product_attention, and functions to install it in PyTorch."""
 
 import torch as _torch
 
-if tuple(int(n) for n in _torch.__version__.split(".")[:2]) < (2, 5):  # whose own SDPA has no enable_gqa
+if tuple(int(n) for n in _torch.__version__.split(".")[:2]) < (2, 5):  # its SDPA lacks enable_gqa
     raise ImportError(f"attune.torch: PyTorch {_torch.__version__} is here, and 2.5 or later is needed")
 
 from ._attend import attend

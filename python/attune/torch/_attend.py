@@ -1,5 +1,5 @@
-"""attend() with autograd. Eager calls go straight to the library, with an autograd.Function where a gradient is wanted;
-calls that a compiler, a dispatch mode or a tensor subclass must see go by the operators of _ops."""
+"""attend() with autograd. Eager calls go straight to the library, with an autograd.Function if a gradient is required.
+Calls that a compiler, a dispatch mode or a tensor subclass must see go through the operators of _ops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _functorch = torch._C._functorch.peek_interpreter_stack
 _autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch.are_deterministic_algorithms_enabled
 _warn_only = torch.is_deterministic_algorithms_warn_only_enabled
-_AUTOCASTS = ("cpu", "cuda")  # PyTorch raises for a device that it does not know there, meta among them
+_AUTOCASTS = ("cpu", "cuda")  # PyTorch raises for other devices, including meta
 _grads = torch.is_grad_enabled
 _tracing = torch._C._is_tracing
 _empty_like = torch.empty_like
@@ -32,7 +32,7 @@ _WHOLE = (0, 0)
 
 
 class _Attend(torch.autograd.Function):
-    """(out, lse) of a call; _AttendOut is the same for those who want out alone."""
+    """(out, lse) of a call; _AttendOut returns out alone."""
 
     @staticmethod
     def forward(ctx: Any, request: Any, q: Tensor, k: Tensor, v: Tensor, *tensors: Any) -> Any:
@@ -80,33 +80,33 @@ class _AttendOut(torch.autograd.Function):
         dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
         try:
             _core.run(spec.backward, *numbers, 0, 0, None, *kept, d_out, None, dq, dk, dv, None, None)
-        except _core.Error:  # a d_out that has to be copied, or attention of nothing
+        except _core.Error:  # a d_out that must be copied, or an empty call
             q, k, v, out, lse = kept
             dq, dk, dv, _ = _ops.run_backward(spec, d_out, None, q, k, v, out, lse, (), (), numbers, _WHOLE, ())
         return None, dq, dk, dv
 
 
-# Function.apply without what it does for functorch, whose transforms go by the operators: a third of its time.
+# Function.apply without its functorch support, a third of its time; functorch transforms use the operators.
 _apply = super(torch.autograd.Function, _Attend).apply
 _apply_out = super(torch.autograd.Function, _AttendOut).apply
 
 
 def reproducible() -> str:
-    """What torch.use_deterministic_algorithms asks for."""
+    """The reproducibility that torch.use_deterministic_algorithms requires."""
     if not _deterministic():
         return "no"
     return WARN if _warn_only() else "run"
 
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """True where nobody but the library has to see the call."""
+    """True if only the library has to see the call."""
     return (not _is_compiling() and type(q) in _ops.PLAIN and type(k) in _ops.PLAIN and type(v) in _ops.PLAIN
             and not _modes() and _functorch() is None and not q.is_meta and not _tracing())
 
 
 def quick(spec: Spec, q: Tensor, k: Tensor, v: Tensor, numbers: tuple[float, float, float], like_q: bool) -> Tensor:
-    """call() of a spec of q, k and v alone, of tensors that is_plain says yes to, where is_usual does too. like_q:
-    whether out has the shape of q. An error may be one that call() knows a way around."""
+    """call() for a spec with only q, k and v, when is_plain and is_usual hold. like_q: whether out has the shape of q.
+    On an error the caller may still try call()."""
     if _grads() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _apply_out((spec, numbers, like_q), q, k, v)
     out = _empty_like(q) if like_q else _ops.empty_out(q, v)
@@ -115,17 +115,17 @@ def quick(spec: Spec, q: Tensor, k: Tensor, v: Tensor, numbers: tuple[float, flo
 
 
 def is_usual() -> bool:
-    """Neither autocast nor forward derivatives."""
+    """Neither autocast nor forward-mode derivatives."""
     return not _autocast() and _dual._current_level < 0
 
 
 def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tuple[float, float, float],
          lengths: tuple[int, int], return_lse: bool, plain: bool | None = None) -> Any:
-    """attend() of a Spec, for the drop-ins. plain: what is_plain says, where the caller has asked."""
+    """attend() for a Spec, used by the drop-in functions. plain: the result of is_plain, if already known."""
     if (_is_compiling() or _autocast()) and q.device.type in _AUTOCASTS and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q = q if q.dtype == torch.float64 else q.to(dtype)
-        if not spec.append:  # which writes k and v: never those of a copy
+        if not spec.append:  # an append writes k and v: they must not be copies
             k, v = (t if t.dtype == torch.float64 else t.to(dtype) for t in (k, v))
     if return_lse and not spec.has_lse:
         raise _core.Error(f"attune: {spec.variant!r} has no lse")
@@ -148,7 +148,7 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
         if "slopes" in spec.given and tensors[spec.given.index("slopes")].requires_grad:
             raise _core.Error("attune: slopes have no gradient: detach() them")
         if not _is_compiling():
-            spec.backward  # what has no backward is refused now
+            spec.backward  # raises now if there is no backward
     if not plain:
         op = _ops.append if spec.append else _ops.forward
         out, lse = op(q, k, v, tensors, spec.text, numbers, lengths)[:2]
@@ -175,8 +175,8 @@ def call(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Any, numbers: tup
 
 
 def _copies_of_negated(spec: Spec, tensors: Sequence[Tensor | None]) -> list[Tensor | None] | None:
-    """Copies of views that PyTorch negates when it reads them (the imaginary part of a conjugate, say), as its own
-    functions make them; None where there are none. An append writes k and v: never those of a copy."""
+    """Copies of views that PyTorch negates on read (such as the imaginary part of a conjugate), as its own functions
+    make them; None if there are none. An append writes k and v, so they are never copied."""
     if any(t is not None and t.is_neg() for t in (tensors[1:3] if spec.append else ())):
         return None
     if not any(t is not None and t.is_neg() for t in tensors):
@@ -187,11 +187,12 @@ def _copies_of_negated(spec: Spec, tensors: Sequence[Tensor | None]) -> list[Ten
 def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: bool = False,
            window: Window | None = None, scale: float | None = None, return_lse: bool = False,
            **options: Unpack[Options]) -> Any:
-    """attune.attend for PyTorch, with gradients of q, k, v, bias, sinks and tensors of variants, also through lse.
+    """attune.attend for PyTorch, with gradients of q, k, v, bias, sinks and variant tensors, also through lse.
 
-    Serves eager code, torch.compile, autocast, checkpointing, CUDA graphs. With torch.use_deterministic_algorithms
-    results are the same in every run (reproducible="run"); with its warn_only a call that has no such implementation
-    runs with a warning. Attention of no query or to no key is 0, its lse -inf.
+    Works in eager code, torch.compile, autocast, checkpointing and CUDA graphs. With
+    torch.use_deterministic_algorithms, results are the same in every run (reproducible="run"); with its warn_only, a
+    call without such an implementation runs with a warning. Attention without queries or keys gives 0, with an lse of
+    -inf.
     """
     numbers = _NONE if scale is None else (scale_of(scale), 0.0, 0.0)
     if not options:

@@ -1,5 +1,5 @@
-"""What attention cannot give, refused in a sentence: second derivatives, and those who would have to see into a call,
-and tensors whose memory is not their numbers."""
+"""Refusals with a message: second derivatives, transforms that would have to see inside a call, and tensors whose
+memory does not hold their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _grad = torch.is_grad_enabled
 
 
 class _NoSecond(torch.autograd.Function):
-    """Gradients, `count` of them, and what they depend on."""
+    """Identity on `count` gradients that keeps their dependencies; its backward raises."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> Any:
@@ -32,9 +32,9 @@ class _NoSecond(torch.autograd.Function):
 
 
 def once(backward: Any) -> Any:
-    """A backward that has no derivative of its own. once_differentiable of PyTorch takes gradients for constants where
-    the one that came in needs none, and a second derivative through them is lost in silence. Saved tensors are looked
-    at once, as checkpoints want it, and handed on."""
+    """Wraps a backward that has no derivative. PyTorch's once_differentiable treats gradients as constants if the
+    incoming one needs no gradient, so a second derivative through them would be lost silently. Saved tensors are read
+    once, as checkpoints require, and passed on."""
     @functools.wraps(backward)
     def run(ctx: Any, *given: Any) -> Any:
         if any(t is not None and _batched(t) for t in given):
@@ -50,7 +50,7 @@ def once(backward: Any) -> Any:
 
 
 def refuse_unseen() -> None:
-    """What would have to see into a call and cannot."""
+    """Refuses transforms that would have to see inside a call."""
     inside = _functorch()
     if inside is not None and inside.key() in _TRANSFORMS:
         raise _core.Error("attune: transforms of torch.func (vmap, grad, jacrev) are not served; "
@@ -61,7 +61,7 @@ def refuse_unseen() -> None:
 
 
 def refuse_layouts(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
-    """Of sparse and packed tensors PyTorch's own errors say neither which one it is nor what would do."""
+    """Refuses sparse and packed tensors. PyTorch's own errors name neither the tensor nor what is accepted."""
     for name, t in zip(names, tensors):
         if t is not None and t.layout is not torch.strided and not t.is_nested:
             raise _core.Error(f"attune: {name}: a tensor of layout {t.layout}, whose memory is not its numbers row by "
@@ -69,7 +69,7 @@ def refuse_layouts(names: Sequence[str], tensors: Sequence[Tensor | None]) -> No
 
 
 def check_devices(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
-    """What the library says of tensors that have memory: for those of fake and meta tensors that do not."""
+    """The library's device check, for fake and meta tensors, which have no memory."""
     first = next(t for t in tensors if t is not None)
     for name, t in zip(names, tensors):
         if t is not None and t.device != first.device:

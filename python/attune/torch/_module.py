@@ -1,6 +1,6 @@
-"""Layers of the library as torch.nn.Module. Parameters are views of the library's own memory, so optimizers, state_dict
-and initialisers work in place. Eager calls go straight to the library, those that compilers and dispatch modes see are
-one operator, attune::module_forward: an operator of a dozen tensors costs some hundred us more."""
+"""Layers of the library as torch.nn.Module. Parameters are views of library memory, so optimizers, state_dict and
+initializers work in place. Eager calls go straight to the library. Calls that compilers and dispatch modes see are one
+operator, attune::module_forward: an operator with a dozen tensors costs some hundred us more."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ._attend import _AUTOCASTS, is_plain, reproducible
 from ._limits import check_devices, once, refuse_layouts, refuse_unseen, warn_of_order
 from ._sdpa import new_seed
 
-_here: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()  # by number, for graphs of compilers
+_here: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()  # by number, for compiled graphs
 _numbers = itertools.count()
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _OWN = ("_layer", "_sized", "_captured", "_views", "_gradients", "_written", "_places", "_folders", "_backwards",
-        "_sizes", "_number")  # of no copy
-_SIZES, _TOKENS, _LEAST = 32, 2**18, 4  # sizes that are kept, of how many tokens in all, and however many those have
+        "_sizes", "_number")  # not copied
+_SIZES, _TOKENS, _LEAST = 32, 2**18, 4  # cached sizes, their tokens in total, and the minimum kept regardless
 
 
 def _device(device: Any) -> torch.device:
@@ -52,17 +52,17 @@ def _with_sizes(text: str, batch: int, length: int, memory: int | None, reproduc
 
 
 class Module(torch.nn.Module):
-    """A layer by its line of text (docs/modules.md), as a torch.nn.Module with gradients:
+    """A layer described by one line of text (docs/modules.md), as a torch.nn.Module with gradients:
 
         layer = attune.torch.Module("llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal", "cuda")
         layer = attune.torch.Module(attune.make("multihead_nsa", len=4096, heads=64, heads_kv=4, causal=True).line)
 
-    x is [batch, seq, width] of any batch and length that the line's variant serves; those of the line are only where it
-    begins. Dropout and noise=gumbel are drawn in training alone, from PyTorch's generator: after eval() the layer is
-    the one without them. Names in state_dict() are those of safetensors files: load and save. Parameters stay where
-    they are: what replaces them (functional_call, parametrizations, sharding) is refused. A ring has the group of
-    attune.torch.distributed. With torch.use_deterministic_algorithms the attention is reproducible; with its warn_only
-    a layer that has no such attention runs with a warning.
+    x is [batch, seq, width] with any batch and length that the line's variant supports; the line's own sizes are only
+    initial. Dropout and noise=gumbel are drawn only in training, from PyTorch's generator: after eval() the layer
+    behaves as without them. Names in state_dict() are those of safetensors files: load and save. Parameters stay in
+    place; anything that replaces them (functional_call, parametrizations, sharding) is refused. A ring uses the group
+    of attune.torch.distributed. With torch.use_deterministic_algorithms the attention is reproducible; with its
+    warn_only, a layer without such attention runs with a warning.
     """
 
     def __init__(self, text: str, device: Any = None) -> None:
@@ -79,23 +79,23 @@ class Module(torch.nn.Module):
         self._index()
 
     def _index(self) -> None:
-        """Where its parameters are, beside which the caller may have put others."""
+        """Indexes its own parameters, next to which the caller may have added others."""
         own = set(self._layer.names)
         self._names = tuple(name for name, _ in self.named_parameters() if name in own)
         self._places = [(self.get_submodule(name.rpartition(".")[0])._parameters, name.rpartition(".")[2])
                         for name in self._names]
         self._folders = [(self.get_submodule(name.rpartition(".")[0])._modules, name.rpartition(".")[2], folder)
                          for name, folder in self.named_modules() if any(n.startswith(name + ".") for n in own)]
-        self._backwards = threading.Lock()  # all of them write one memory of gradients
+        self._backwards = threading.Lock()  # all backwards write the same gradient memory
         self._sizes = threading.Lock()
         self._number = next(_numbers)
         _here[self._number] = self
 
     def _make(self, text: str, device: torch.device) -> None:
-        self._layer, self._device = Layer(text, device), device  # nothing has changed where it is refused
-        self._sized: dict[Any, Layer] = {}  # the last used at the end
-        self._captured: dict[Any, Layer] = {}  # graphs read their tables for good
-        self._written: Any = None  # of CUDA: when the last backward has written gradients, and its stream
+        self._layer, self._device = Layer(text, device), device  # a refusal leaves everything unchanged
+        self._sized: dict[Any, Layer] = {}  # most recently used last
+        self._captured: dict[Any, Layer] = {}  # graphs read their tables permanently
+        self._written: Any = None  # CUDA: event after the last backward wrote gradients, and its stream
         self._views: dict[str, Tensor] = {}
         self._gradients: list[Tensor] = []
         self._dtype = {word: dtype for dtype, word in _DTYPES.items()}[self._layer.text.split()[1]]
@@ -109,36 +109,37 @@ class Module(torch.nn.Module):
 
     @property
     def text(self) -> str:
-        """Its line, in the one spelling."""
+        """The layer's line, in canonical spelling."""
         return self._layer.text
 
     @property
     def why(self) -> str:
-        """The backends of its attention, and why."""
+        """The backends of its attention, and why they were chosen."""
         return self._layer.why
 
     def extra_repr(self) -> str:
         return self.text
 
     def load(self, path: str | os.PathLike[str], prefix: str = "", convert: bool = False) -> None:
-        """attune.Module.load: every parameter from a safetensors file."""
+        """attune.Module.load: loads every parameter from a safetensors file."""
         self._wait()
         self._layer.load(path, prefix, convert)
         for parameter in self.parameters():
             torch.autograd.graph.increment_version(parameter)
 
     def save(self, path: str | os.PathLike[str], prefix: str = "") -> None:
-        """attune.Module.save: every parameter to a safetensors file."""
+        """attune.Module.save: saves every parameter to a safetensors file."""
         self._wait()
         self._layer.save(path, prefix)
 
     def _wait(self) -> None:
-        """Files are read and written by the host."""
+        """Waits for the GPU, because the host reads and writes files."""
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """[batch, seq, width] of x, and of memory where the layer attends to a second input. Draws in training only."""
+        """Applies the layer to x [batch, seq, width], and to memory if the layer attends to a second input. Dropout and
+        noise are drawn only in training."""
         if x.device.type in _AUTOCASTS and torch.is_autocast_enabled(x.device.type):
             x = x.to(self._dtype)
             memory = None if memory is None else memory.to(self._dtype)
@@ -157,21 +158,21 @@ class Module(torch.nn.Module):
         return self.sized(x, memory).forward(_compact(x), _whole(memory), seed=seed)
 
     def _now(self) -> list[Tensor]:
-        """The parameters as they are now, without a walk over modules."""
+        """The current parameters, without a walk over modules."""
         found = [folder.get(name) for folder, name in self._places]
         if any(p is None for p in found) or any(at.get(name) is not folder for at, name, folder in self._folders):
             raise _core.Error(f"attune: parameters of the module are gone: it has {', '.join(self._names)}")
         return found  # type: ignore[return-value]
 
     def _check(self, parameters: Sequence[Tensor]) -> None:
-        """Refuses what is not the library's memory."""
+        """Refuses parameters that are not library memory."""
         for name, given in zip(self._names, parameters):
             if given.data_ptr() != self._view(name).data_ptr():
                 raise _core.Error(f"attune: parameter {name} is not the module's own any more: change it in place")
 
     def gradients(self, layer: Layer, d_out: Tensor, x: Tensor, tape: Tensor, memory: Tensor | None,
                   seed: Tensor | None, parameters: Sequence[Tensor], wanted: Sequence[bool]) -> Any:
-        """dx, d_memory and gradients of the parameters, in tensors of their own."""
+        """dx, d_memory and parameter gradients, in separate tensors."""
         with self._backwards:
             captured = not x.is_cuda or torch.cuda.is_current_stream_capturing()
             stream = None if captured else torch.cuda.current_stream(x.device)
@@ -224,7 +225,8 @@ class Module(torch.nn.Module):
             return found
 
     def _forget(self) -> None:
-        """Of many sizes the last ones are kept: each has tables of its own. What a backward still needs stays."""
+        """Evicts the least recently used sizes, each of which has its own tables. A pending backward keeps its layer.
+        """
         tokens = sum(key[1] for key in self._sized)
         waited = self._device.type != "cuda"
         while len(self._sized) > _SIZES or (len(self._sized) > _LEAST and tokens > _TOKENS):
@@ -247,7 +249,7 @@ class Module(torch.nn.Module):
             self._make(f"{words[0]} {_DTYPES[wanted.dtype]} {words[2]}", wanted.device)
             self._settle(parameters)
         own = (self, *(folder for *_, folder in self._folders))
-        for folder in own:  # what the caller put beside them
+        for folder in own:  # what the caller added
             for child in folder._modules.values():
                 if child is not None and not any(child is one for one in own):
                     child._apply(fn)
@@ -256,7 +258,7 @@ class Module(torch.nn.Module):
         return self
 
     def _settle(self, parameters: Sequence[Tensor]) -> None:
-        """Brings them into the library's memory."""
+        """Copies the parameters into library memory."""
         with torch.no_grad():
             for name, parameter in zip(self._names, parameters):
                 self._view(name).copy_(parameter.data)
@@ -264,7 +266,7 @@ class Module(torch.nn.Module):
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.to(parameter)
 
-    # Pickles and deep copies: all but what is the library's, which is made anew.
+    # Pickles and deep copies hold everything except library objects, which are recreated.
     def __getstate__(self) -> dict[str, Any]:
         return {"_text": self.text, **{name: value for name, value in self.__dict__.items() if name not in _OWN}}
 
@@ -277,11 +279,11 @@ class Module(torch.nn.Module):
         self._index()
 
     def __copy__(self) -> Module:
-        return copy.deepcopy(self)  # two that share parameters would share the library's memory
+        return copy.deepcopy(self)  # copies that share parameters would share library memory
 
 
 def _compact(t: Tensor) -> Tensor:
-    """With its numbers in memory as they are read: views may be negated there."""
+    """Contiguous, with values in memory as they are read: a view may be negated."""
     return t.contiguous().resolve_neg()
 
 
@@ -309,7 +311,7 @@ class _ApplyLayer(torch.autograd.Function):
         return None, dx, d_memory, None, *gradients
 
 
-_apply_layer = super(torch.autograd.Function, _ApplyLayer).apply  # as in _attend: without what is for functorch
+_apply_layer = super(torch.autograd.Function, _ApplyLayer).apply  # without functorch support, as in _attend
 
 
 def _found(number: int, parameters: Sequence[Tensor]) -> Module:

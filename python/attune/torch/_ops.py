@@ -1,7 +1,7 @@
 """The operators attune::forward, attune::backward and attune::append, which compilers and dispatch modes see.
 
-Eager code does not go through them: an operator that is registered in Python costs 5 us a call, and 28 with autograd
-(docs/python.md), more than the rest of a call. `_run` and `_run_backward` are what both ways share."""
+Eager code bypasses them: an operator registered in Python costs 5 us per call, and 28 with autograd (docs/python.md),
+more than the rest of a call. Both paths share `_run` and `_run_backward`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .._spec import WARN, Spec, from_text
 from ._limits import check_devices, warn_of_order
 
 Numbers = Sequence[float]  # scale, softcap, dropout
-Lengths = Sequence[int]    # max_q, max_k; 0: those of the tensors
+Lengths = Sequence[int]    # max_q, max_k; 0: from the tensors
 
 
-PLAIN = frozenset((Tensor, torch.nn.Parameter))  # types that hold their memory themselves
+PLAIN = frozenset((Tensor, torch.nn.Parameter))  # types that own their memory
 
 
 def empty_out(q: Tensor, v: Tensor) -> Tensor:
-    """As q lies in memory, so that heads and rows keep their order."""
+    """An empty out with q's memory layout, so that heads and rows keep their order."""
     if q.size(-1) == v.size(-1):
         return torch.empty_like(q)
     order = sorted(range(q.dim() - 1), key=q.stride, reverse=True)
-    # Not a view: autograd forbids to change one in place that a function of its own made.
+    # Not a view: autograd forbids in-place changes to a view made by a custom function.
     return torch.empty_permuted((*q.shape[:-1], v.shape[-1]), (*order, q.dim() - 1), dtype=q.dtype, device=q.device)
 
 
@@ -73,14 +73,14 @@ def run(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | 
 def run_backward(spec: Spec, d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
                  lse: Tensor, tensors: Sequence[Tensor | None], saved: Sequence[Tensor], numbers: Numbers,
                  lengths: Lengths, wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """dq, dk, dv, and those of `tensors` that are wanted; the others are empty."""
+    """dq, dk, dv, and the wanted gradients of `tensors`; the others are empty."""
     dq, dk, dv, more = empty_gradients(spec, q, k, v, tensors, wanted)
     of = {name: gradient for name, gradient, w in zip(spec.given, more, wanted) if w}
     if d_out.stride(-1) != 1:
         d_out = d_out.contiguous()
-    if d_out.is_neg():  # as that of the imaginary part of a conjugate is
+    if d_out.is_neg():  # such as the gradient of the imaginary part of a conjugate
         d_out = d_out.resolve_neg()
-    if not spec.has_lse:  # a tracer has a gradient of everything
+    if not spec.has_lse:  # tracing provides a gradient for everything
         d_lse = None
     if d_lse is not None and d_lse.is_neg():
         d_lse = d_lse.resolve_neg()
@@ -105,19 +105,19 @@ def run_backward(spec: Spec, d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: 
 def empty_gradients(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None],
                     wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     dq = torch.zeros_like(q) if spec.leaves_rows else torch.empty_like(q)
-    # Streams of a variant have gradients of their dtype; bias, sinks, gates and weights have f32 ones.
+    # Variant streams have gradients in their dtype; bias, sinks, gates and weights have f32 gradients.
     more = [torch.zeros(t.shape, dtype=t.dtype if spec.is_stream(name) else torch.float32, device=t.device)
             if w and t is not None else q.new_empty(0) for name, t, w in zip(spec.given, tensors, wanted)]
     return dq, torch.empty_like(k), torch.empty_like(v), more
 
 
 def as_read(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Views that are negated when they are read, as copies: the dispatcher makes those of q, k, v and forgets lists."""
+    """Copies of views that are negated on read: the dispatcher resolves q, k and v, but not lists."""
     return [t if t is None else t.resolve_neg() for t in tensors]
 
 
-# Schemas are written out: PyTorch reads `list[Tensor]` of a signature from 2.7 on only.
-# A package of torch._inductor.aoti_compile_and_package gives None where there are no tensors (PyTorch 2.9 to 2.15).
+# Schemas are explicit: PyTorch infers `list[Tensor]` from a signature only from 2.7 on.
+# Packages from torch._inductor.aoti_compile_and_package pass None for an empty list (PyTorch 2.9 to 2.15).
 @torch.library.custom_op("attune::forward", mutates_args=(), schema=(
     "(Tensor q, Tensor k, Tensor v, Tensor?[]? tensors, str spec, float[] numbers, SymInt[] lengths) "
     "-> (Tensor, Tensor, Tensor[])"))
@@ -188,7 +188,7 @@ forward.register_autograd(_gradients, setup_context=_keep)
                                 "SymInt[] lengths) -> (Tensor, Tensor)")
 def append(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | None], spec: str, numbers: Sequence[float],
            lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """A forward that writes new keys and values into the cache that k and v are."""
+    """A forward that writes new keys and values into the cache given as k and v."""
     out, lse, _ = run(from_text(spec), q, k, v, as_read(tensors), numbers, lengths)
     assert lse is not None
     return out, lse

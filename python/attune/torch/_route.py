@@ -1,4 +1,5 @@
-"""attune in the place of torch.nn.functional.scaled_dot_product_attention: always, or where it is measured faster."""
+"""Replaces torch.nn.functional.scaled_dot_product_attention by attune: always, or where attune is measured to be
+faster."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ except ImportError:  # PyTorch 2.5
     _compiler = None  # type: ignore[assignment]
 
 _grads = torch.is_grad_enabled
-_faster: dict[Any, bool] = {}  # what was measured, by _key and by the very shapes of a call: is attune the faster one?
+_faster: dict[Any, bool] = {}  # measured results: whether attune is faster, by _key and by exact shapes
 
 
 def _seconds(run: Callable[[], Any], device: torch.device) -> float:
@@ -48,9 +49,10 @@ def _seconds(run: Callable[[], Any], device: torch.device) -> float:
 
 def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None, enable_gqa: bool, needs_grad: bool, plain: bool | None = None) -> bool:
-    """Times both at these sizes, with their backward where a gradient is wanted. Nobody's generator moves, and nobody's
-    hooks (a checkpoint's, say) see the tensors that are saved. Who runs out of memory is not the faster one.
-    plain=False: attune by its operators, as a compiled program calls it."""
+    """Times both at these sizes, including the backward if a gradient is required; returns whether attune is faster.
+    Random generators are preserved, and saved-tensor hooks (such as a checkpoint's) do not see the tensors. An
+    implementation that runs out of memory is not faster. plain=False: attune through its operators, as a compiled
+    program calls it."""
     devices = [query.device] if query.device.type == "cuda" else []
 
     def run(sdpa: Callable[..., Tensor]) -> None:
@@ -83,8 +85,8 @@ def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
 
 
 def _near(length: int) -> int:
-    """The next power of two: caches grow by every token. By comparing, which a compiler takes for bounds of a length
-    that it does not know."""
+    """The next power of two, because caches grow with every token. Uses comparisons, which give a compiler bounds for
+    an unknown length."""
     near = 1
     while near < length:
         near *= 2
@@ -114,22 +116,23 @@ def _keep(at: Any, faster: bool) -> bool:
 
 
 def _bounds(t: Tensor, dim: bool) -> tuple[int, ...]:
-    """Sizes that are numbers in a compiler too: heads, and the last axis of q, k and v, as they are, and every other up
-    to a power of two, which is true for more than one."""
+    """Sizes that are concrete numbers in a compiler too: heads and the last axis of q, k and v exactly; all others
+    rounded up to a power of two, which holds for more than one size."""
     axes = t.dim()
     return tuple([index(n) if (dim and at == axes - 1) or (axes > 3 and at == axes - 3) else _near(n)
                   for at, n in enumerate(t.shape)])
 
 
 def _is_turned(t: Tensor) -> bool:
-    """[batch, head, seq, dim] of memory that is [batch, seq, head, dim]."""
-    return True if t.dim() == 4 and t.stride(1) < t.stride(2) else False  # bool() of a symbol is not compiled by 2.5
+    """Whether [batch, head, seq, dim] is stored as [batch, seq, head, dim]."""
+    # PyTorch 2.5 cannot compile bool() of a symbol.
+    return True if t.dim() == 4 and t.stride(1) < t.stride(2) else False
 
 
 def _choice(device: torch.device, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...], turned: tuple[bool, ...],
             mask: Any, drops: bool, is_causal: bool, enable_gqa: bool, needs_grad: bool) -> bool:
-    """Whether attune is the faster one, asked while a program is compiled: of sizes, of which tensors are made here. It
-    is timed by its operators, which the program calls."""
+    """Whether attune is faster, evaluated while a program is compiled: from sizes, for which tensors are made here.
+    attune is timed through its operators, which the program calls."""
     at = (device, dtype, shapes, turned, mask, drops, is_causal, enable_gqa, needs_grad)
     faster = _faster.get(at)
     if faster is not None:
@@ -156,7 +159,7 @@ def _choice(device: torch.device, dtype: torch.dtype, shapes: tuple[tuple[int, .
         return _keep(at, _measure(q, k, v, given, dropout, is_causal, None, enable_gqa, needs_grad, False))
 
 
-# torch.compile takes its answer as a constant, and does not look inside.
+# torch.compile treats the result as a constant and does not trace the function.
 setattr(_choice, "_dynamo_marked_constant", True)
 
 _SWITCHES = (torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled,
@@ -166,7 +169,7 @@ _usual = [is_on() for is_on in _SWITCHES]
 
 
 def _is_chosen() -> bool:
-    """Whether somebody chose among PyTorch's own backends, by torch.nn.attention.sdpa_kernel say."""
+    """Whether the user selected among PyTorch's own backends, for example with torch.nn.attention.sdpa_kernel."""
     return not is_compiling() and [_flash(), _efficient(), _math(), _cudnn()] != _usual
 
 
@@ -186,7 +189,7 @@ def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
             is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
     at: Any = None
     if attn_mask is None and not dropout_p and is_plain(query, key, value):
-        # What was chosen for these very shapes is asked for first: the rest costs more than a small call.
+        # Looks up the choice for these exact shapes first: the rest costs more than a small call.
         form = form_of(query, key, value, scale, enable_gqa)
         if form is not None:
             at = (form, query.dtype, query.device, is_causal, _wants(query, key, value))
@@ -243,20 +246,19 @@ def _is_faster(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
 
 _ROUTES: dict[Any, str] = {_routed: "measured", _always: "always"}
 _TAG = re.compile(r" ?attune [^ ]+ (measured|always)$")
-_kept: list[bool] = []  # what enable_autograd_cache was before, where it had to be switched off
+_kept: list[bool] = []  # previous value of enable_autograd_cache, if it had to be disabled
 
 
 def _put(function: Callable[..., Tensor]) -> None:
-    """Puts a function into PyTorch's place, and gives the programs that are compiled from now on a key of their own in
-    the caches on disk.
+    """Installs a function in PyTorch, and gives programs compiled from now on separate keys in the on-disk caches.
 
-    Those are found by the graph of Dynamo, in which F.multi_head_attention_forward is one node, whatever it calls: a
-    process without attune would find a program that calls attune::forward, and the other way round. A PyTorch that has
-    no tag for keys (2.5) keeps whole programs on disk only where it is asked to, and does not while attune is there."""
+    Those are keyed by Dynamo's graph, in which F.multi_head_attention_forward is one node, whatever it calls. A process
+    without attune would otherwise find a program that calls attune::forward, and vice versa. PyTorch 2.5 has no key
+    tag; it caches whole programs on disk only on request, and not while attune is installed."""
     _sdpa.put(function)
     route = _ROUTES.get(function)
     if hasattr(_compiler, "cache_key_tag"):
-        own = _TAG.sub("", _compiler.cache_key_tag)  # the user's, which is there again afterwards
+        own = _TAG.sub("", _compiler.cache_key_tag)  # the user's tag, which is restored afterwards
         _compiler.cache_key_tag = f"{own} attune {_core.version()} {route}".lstrip() if route else own
         return
     from torch._functorch import config
@@ -269,34 +271,33 @@ def _put(function: Callable[..., Tensor]) -> None:
 
 
 def install(route: Literal["measured", "always"] = "measured") -> None:
-    """Puts attune in the place of torch.nn.functional.scaled_dot_product_attention.
+    """Replaces torch.nn.functional.scaled_dot_product_attention by attune.
 
-    "measured": the first call of every combination of sizes times both, and the faster one runs from then on; lengths
-    up to the same power of two are one size. Inside torch.compile that is done when the program is compiled, with
-    tensors of such sizes and attune's operators, which the program calls.
-    "always": attune runs whatever it serves.
-    Where torch.nn.attention.sdpa_kernel chooses among PyTorch's own backends, PyTorch runs; programs of torch.compile
-    do not ask. Programs of torch.jit.script have PyTorch's.
+    "measured": the first call with each combination of sizes times both, and the faster one runs from then on; lengths
+    up to the same power of two count as one size. Inside torch.compile this happens at compile time, with tensors of
+    such sizes and with attune's operators, which the program calls. "always": attune runs everything it supports. If
+    torch.nn.attention.sdpa_kernel selects among PyTorch's own backends, PyTorch runs; programs of torch.compile do not
+    check this. Programs of torch.jit.script keep PyTorch's function.
 
-    A compiled program stays what it was when it was compiled; after torch.compiler.reset() it is compiled anew. Those
-    on disk have keys of their own by torch.compiler.config.cache_key_tag, to which this adds, and which uninstall()
-    puts back: a tag of one's own is set before."""
+    A compiled program does not change afterwards; after torch.compiler.reset() it is compiled again. Programs on disk
+    get separate keys through torch.compiler.config.cache_key_tag, which this extends and uninstall() restores: set your
+    own tag before."""
     if route not in ("measured", "always"):
         raise _core.Error(f"attune: route {route!r} is not one of measured, always")
-    _usual[:] = [is_on() for is_on in _SWITCHES]  # what is switched off for good is no choice of a call
+    _usual[:] = [is_on() for is_on in _SWITCHES]  # backends disabled permanently are not a per-call selection
     function = _routed if route == "measured" else _always
     _register_builtin(function, "aten::scaled_dot_product_attention")
     _put(function)
 
 
 def uninstall() -> None:
-    """PyTorch's own function is in its place again."""
+    """Restores PyTorch's own function."""
     _put(_sdpa._torch_sdpa)
 
 
 @contextlib.contextmanager
 def installed(route: Literal["measured", "always"] = "measured") -> Iterator[Counters]:
-    """install() for a while; what was there before is there again afterwards."""
+    """install() for the duration of a with block; restores the previous function afterwards."""
     before = _sdpa.what_is_put()
     install(route)
     try:

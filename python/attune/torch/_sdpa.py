@@ -1,6 +1,6 @@
-"""scaled_dot_product_attention with PyTorch's signature and meaning. _route puts it in PyTorch's place.
+"""scaled_dot_product_attention with PyTorch's signature and semantics. _route installs it in PyTorch.
 
-What attune does not serve (f64, nested tensors, other devices) goes to PyTorch, and is counted."""
+Calls that attune does not support (f64, nested tensors, other devices) go to PyTorch, and are counted."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ._ops import PLAIN
 
 try:
     from torch.fx.experimental.symbolic_shapes import guard_or_true
-except ImportError:  # PyTorch 2.5 and 2.6, whose compiler stops at a length that depends on data
+except ImportError:  # PyTorch 2.5 and 2.6, whose compiler stops at a data-dependent length
     def guard_or_true(a: Any) -> bool:  # type: ignore[misc]
-        return True if a else False  # bool(a) of a symbol is not compiled there
+        return True if a else False  # they cannot compile bool(a) of a symbol
 
 _torch_sdpa = F.scaled_dot_product_attention
 is_compiling = torch.compiler.is_compiling
-# Forms of calls without mask and dropout that were looked at and are attune's: whether the answer has the shape of q.
+# Forms of calls without mask and dropout that attune is known to support: whether the output has the shape of q.
 _served: dict[Any, bool] = {}
-_specs: dict[Any, Spec] = {}  # of such calls, by is_causal and whether results are to be the same in every run
+_specs: dict[Any, Spec] = {}  # of such calls, by is_causal and reproducibility
 MOST = 4096
 _NONE = (0.0, 0.0, 0.0)
 _WHOLE = (0, 0)
-_KNOWN = PLAIN | {FakeTensor, FunctionalTensor}  # types whose calls the operators of attune serve
+_KNOWN = PLAIN | {FakeTensor, FunctionalTensor}  # types whose calls attune's operators support
 _functorch = torch._C._functorch.peek_interpreter_stack
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclasses.dataclass
 class Counters:
-    """Which calls of scaled_dot_product_attention ran where, and why those that PyTorch ran did."""
+    """How many calls of scaled_dot_product_attention attune and PyTorch ran, and why PyTorch ran its own."""
 
     attune: int = 0
     torch: int = 0
@@ -51,18 +51,18 @@ class Counters:
     why: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def clear(self) -> None:
-        """From 0 again."""
+        """Resets all counters."""
         self.attune = self.torch = self.converted = 0
         self.why.clear()
 
 
 counters = Counters()
-"""Those of this process, of calls outside of torch.compile."""
+"""The counters of this process, for calls outside torch.compile."""
 
 
 def refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None,
              enable_gqa: bool) -> str | None:
-    """Why PyTorch has to see the call: what attune does not serve, and what PyTorch has an error for."""
+    """Why PyTorch must run the call: attune does not support it, or PyTorch has an error for it."""
     if query.dtype not in _DTYPES:
         return f"dtype {query.dtype}"
     if query.device.type not in ("cpu", "cuda"):
@@ -111,7 +111,7 @@ def refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
 
 
 def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask as numbers that are added."""
+    """A mask as an additive bias."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask.logical_not(), -math.inf)
     if mask.shape[-1] > 1 and mask.stride(-1) != 1:
@@ -120,7 +120,7 @@ def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _fold(t: Tensor, lead: torch.Size, axes: int) -> Tensor:
-    """[..., H, L, E] of `axes` axes to four, with the leading axes broadcast to `lead`."""
+    """Folds [..., H, L, E] with `axes` axes into four, with the leading axes broadcast to `lead`."""
     if axes == 3:
         return t.expand(*lead, *t.shape[-2:]).unsqueeze(1)
     if axes == 2:
@@ -131,7 +131,7 @@ def _fold(t: Tensor, lead: torch.Size, axes: int) -> Tensor:
 
 
 def rows(t: Tensor) -> Tensor:
-    """With a last axis that is contiguous."""
+    """With a contiguous last axis."""
     return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
 
 
@@ -183,12 +183,13 @@ def _mask_of(mask: Tensor, query: Tensor, key: Tensor, lead: torch.Size, axes: i
 
 
 def new_seed(device: torch.device) -> Tensor:
-    """Seed and offset of dropout, from PyTorch's generator of the device."""
+    """Seed and offset of dropout, from PyTorch's generator for the device."""
     return torch.randint(0, 2**62, (2,), dtype=torch.int64, device=device)
 
 
 def form_of(query: Tensor, key: Tensor, value: Tensor, scale: float | None, enable_gqa: bool) -> Any:
-    """What says whether attune serves a call without mask and dropout, beside what the library refuses."""
+    """The properties that decide whether attune supports a call without mask and dropout, apart from the library's
+    refusals."""
     try:
         return query.shape, key.shape, value.shape, scale, enable_gqa
     except RuntimeError:  # a nested tensor has none
@@ -201,8 +202,8 @@ def is_served(form: Any) -> bool:
 
 def by_form(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None,
             form: Any) -> Tensor | None:
-    """The answer of a call whose form is among those that are served; None where it is to be looked at: its form, or
-    dtypes, devices or strides that do not go together."""
+    """The output of a call whose form is known to be supported; None if the form is new, or if dtypes, devices or
+    strides do not match."""
     like_q = _served.get(form)
     if like_q is None:
         return None
@@ -216,7 +217,7 @@ def by_form(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: f
             out = quick(spec, query, key, value, numbers, like_q)
         else:
             out = call(spec, query, key, value, (), numbers, _WHOLE, False, True)
-    except RuntimeError:  # of PyTorch where a tensor is not strided
+    except RuntimeError:  # raised by PyTorch for a tensor that is not strided
         return None
     counters.attune += 1
     return out
@@ -225,12 +226,12 @@ def by_form(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: f
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, *,
                                  scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, by attune.
+    """torch.nn.functional.scaled_dot_product_attention, implemented by attune.
 
-    Masks of every broadcast shape, boolean or added, or of torch.nn.attention.bias; is_causal begins at the first key;
-    a row that sees no key is 0.
-    What attune does not serve PyTorch runs: attune.torch.counters says how often, and why. Inside torch.compile that
-    holds for what types, shapes and numbers say; what the library itself refuses when the program runs is an error."""
+    Accepts masks of every broadcast shape, boolean or additive, or from torch.nn.attention.bias; is_causal is aligned
+    to the first key; a row that sees no key is 0. PyTorch runs calls that attune does not support:
+    attune.torch.counters holds how often, and why. Inside torch.compile this depends on types, shapes and numbers only;
+    a refusal by the library at run time is an error."""
     form = None
     if attn_mask is None and not dropout_p and is_plain(query, key, value):
         form = form_of(query, key, value, scale, enable_gqa)
@@ -262,7 +263,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 def align_of(bias: CausalBias, is_causal: bool) -> str:
     if is_causal:
-        raise ValueError("CausalBias should not be used with causal=True")  # PyTorch's words
+        raise ValueError("CausalBias should not be used with causal=True")  # PyTorch's message
     square = bias.seq_len_q == bias.seq_len_kv
     return "top_left" if square or bias.variant == CausalVariant.UPPER_LEFT else "bottom_right"
 
@@ -276,13 +277,13 @@ def by_torch(why: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Ten
 
 
 _lock = threading.Lock()
-_away: list[Any] = [0, None]  # how many calls want PyTorch's function to be in its place, and what was there
+_away: list[Any] = [0, None]  # number of calls that need PyTorch's function in place, and the function to restore
 
 
 def theirs(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool, *,
             scale: float | None, enable_gqa: bool) -> Tensor:
-    """PyTorch's answer. A subclass of Tensor knows the function by what torch.nn.functional has, so that is there while
-    it is asked; a compiler would see the change, and gets a mask instead."""
+    """PyTorch's result. A subclass of Tensor identifies the function through torch.nn.functional, so the original is
+    restored during the call. A compiler would see that change, so it gets a mask instead."""
     def ask(mask: Tensor | None, causal: bool) -> Tensor:
         return _torch_sdpa(query, key, value, mask, dropout_p, causal, scale=scale, enable_gqa=enable_gqa)
 

@@ -5,8 +5,8 @@
     rows = distributed.tokens("zigzag", 32768)                           # of this rank
     out = attend(q[:, rows], k[:, rows], v[:, rows], causal=True, **distributed.options("zigzag", 32768))
 
-Messages go by a gloo group over host memory, also those of tensors on a GPU; connect(by="nccl") sends them from GPU to
-GPU."""
+Messages go through a gloo group over host memory, even for GPU tensors; connect(by="nccl") sends them from GPU to GPU.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _finish(works: list[Any], seconds: float) -> None:
 
 
 def connect(group: Any = None, *, by: Literal["gloo", "nccl"] = "gloo", seconds: float = 60) -> None:
-    """Makes this process the rank that it is in the group (None: all), for attend with variant="ring ...". Every rank
-    of the group calls it, and no other has to; whoever waits longer than `seconds` for the others is told.
+    """Makes this process a rank of the group (None: all processes), for attend with variant="ring ...". Every rank of
+    the group must call it, and no others. A rank that waits longer than `seconds` for the others gets an error.
 
-    by "gloo": a group of another backend gets a gloo group of the same ranks beside it, and messages go over host
-    memory. by "nccl": messages go from GPU to GPU by NCCL, each rank on its current device; a rank then waits
-    for 60 s, whatever `seconds` says. The group brings the ranks together."""
+    by="gloo": a group with another backend gets an additional gloo group of the same ranks, and messages go over host
+    memory. by="nccl": messages go from GPU to GPU with NCCL, each rank on its current device; a rank then waits for 60
+    s, whatever `seconds` is. The group is used to connect the ranks."""
     global _group
     if not dist.is_initialized():
         raise _core.Error("attune: torch.distributed is not initialised: init_process_group comes first")
@@ -66,17 +66,17 @@ def connect(group: Any = None, *, by: Literal["gloo", "nccl"] = "gloo", seconds:
     _group = group
 
 
-_ROOM = 1024  # bytes of what the first rank tells
+_ROOM = 1024  # bytes for the first rank's message
 
 
 def _told(group: Any, rank: int) -> bytes:
-    """The name under which ranks meet, which the first one makes. In a tensor: torch.distributed needs NumPy to send
-    an object."""
+    """The name under which ranks meet, made by the first rank. Sent as a tensor, because torch.distributed needs NumPy
+    to send an object."""
     word = b""
     if rank == 0:
         try:
             word = b"+" + _core.nccl_id()
-        except _core.Error as error:  # the others wait for its word, and have it
+        except _core.Error as error:  # the others wait for this message and receive the error
             word = b"-" + str(error).encode()[:_ROOM - 3]
     sent = [len(word) >> 8, len(word) & 255, *word]
     memory = torch.tensor(sent + [0] * (_ROOM - len(sent)), dtype=torch.uint8,
@@ -90,18 +90,18 @@ def _told(group: Any, rank: int) -> bytes:
 
 
 def _beside(group: Any, seconds: float) -> Any:
-    """A gloo group of the same ranks, which torch.distributed names by them and by how many groups were made before."""
+    """A gloo group of the same ranks, which torch.distributed names by them and by the number of groups made before."""
     limit = datetime.timedelta(seconds=seconds)
     try:
         return dist.new_group(dist.get_process_group_ranks(group), timeout=limit, backend="gloo",
                               use_local_synchronization=True)
-    except RuntimeError as error:  # torch.distributed.DistError among them
+    except RuntimeError as error:  # including torch.distributed.DistError
         raise _core.Error(f"attune: not every rank of the group connected in {seconds:g} s; all of them must, and must "
                           f"have made as many groups before: {error}") from error
 
 
 def disconnect() -> None:
-    """Ends what connect began."""
+    """Undoes connect."""
     global _group
     _core.disconnect()
     _group = None
@@ -114,12 +114,12 @@ def _ranks() -> int:
 
 
 def tokens(layout: str, count: int) -> list[int]:
-    """Which of `count` tokens this rank has, row by row: "ring", "zigzag", "striped", "ulysses"."""
+    """Which of `count` tokens this rank holds, row by row: "ring", "zigzag", "striped", "ulysses"."""
     return _core.shard_tokens(layout, count, _ranks(), dist.get_rank(_group))
 
 
 def options(layout: str, count: int) -> Options:
-    """What attend takes of it: the variant, and the most rows that a rank has."""
+    """The options to pass to attend: the variant, and the largest number of rows of a rank."""
     ranks = _ranks()
     most = max(len(_core.shard_tokens(layout, count, ranks, rank)) for rank in range(ranks))
     return {"variant": f"ring layout={layout} ranks={ranks} tokens={count}", "max_q": most, "max_k": most}

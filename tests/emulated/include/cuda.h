@@ -1,5 +1,5 @@
-// A map of 16-bit numbers, {column, row, head, batch}, copied `box` rows of 64 columns at a time. Or a line map of f32,
-// {column, head, batch}, copied `box` columns at a time.
+// A tensor map of 16-bit numbers, {column, row, head, batch}, copied in boxes of `box` rows of 64 columns. Or a line
+// map of f32, {column, head, batch}, copied `box` columns at a time.
 #pragma once
 #include "tests/emulated/gpu.h"
 #include "vector_types.h"

@@ -1,1 +1,1 @@
-"""flash_attn.layers, of which rotary is here."""
+"""flash_attn.layers, of which only rotary is implemented."""

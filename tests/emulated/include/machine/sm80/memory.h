@@ -8,7 +8,7 @@ inline void close_group() {}
 template <int>
 void wait_groups() {}
 inline void store_shared(uint32_t to, uint32_t x) { std::memcpy(emulated::shared(to), &x, 4); }
-// Whoever asks for a count asks again: not before something has happened meanwhile.
+// A thread that polls a counter does not run again before something has changed.
 inline int load_count(const int* from) {
   emulated::Thread* const me = emulated::gpu.now;
   emulated::wait_until("a count", [=] { return me->asked != emulated::gpu.events; });

@@ -13,7 +13,7 @@ float2 unpack(uint32_t two) {
   low.bits = uint16_t(two), high.bits = uint16_t(two >> 16);
   return {float(low), float(high)};
 }
-// Four matrices of 8 x 8, a row of them for each lane: of each a lane has two numbers of row lane / 4.
+// Four 8 x 8 matrices; each lane gives the address of one row. A lane receives two numbers of row lane / 4 per matrix.
 inline void load_matrix4(uint32_t (&r)[4], uint32_t address) {
   const auto rows = emulated::tell(&address, 1);
   emulated::reads_shared(address, 16);

@@ -5,7 +5,7 @@ namespace attune::sm90 {
 
 enum class Keep : uint64_t { first_to_go, last_to_go };
 
-// Each number of a box that lies within the tensor, and its place in shared memory; null: outside.
+// Visits each number of a box: its address in the tensor (null if outside) and in shared memory.
 template <class Do>
 void each_of_box(const CUtensorMap& map, uint32_t at, int column, int row, int head, int batch, Do do_it) {
   for (int r = 0; r < map.box; ++r)
@@ -51,7 +51,7 @@ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int ro
     });
   });
 }
-// In no order among those that are under way, each as one.
+// Unordered with respect to other pending stores; each store is atomic.
 template <bool added>
 void send_floats(float* to, uint32_t from, int bytes) {
   if (from % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(to) % 16)

@@ -26,7 +26,8 @@ inline void run_groups(size_t pending) {
     for (int l = 0; l < 32; ++l) lanes[l]->groups.erase(lanes[l]->groups.begin());
   }
 }
-// A warp as one: none of its lanes goes on, and gives places back, before all have read them. Who comes last computes.
+// The warp waits as one: no lane continues, and releases its operands, before all have read them. The last lane
+// computes.
 template <int Pending>
 void wait_products() {
   emulated::pause();
@@ -42,14 +43,14 @@ inline void own_register(int&) {}
 template <int N>
 void forget(float (&d)[N]) { std::fill(d, d + N, NAN); }
 
-// D (64 x N) = A (64 x 16) B (16 x N) + D: a warp has 16 rows.
+// D (64 x N) = A (64 x 16) B (16 x N) + D; a warp has 16 rows.
 template <class T, int N>
 struct Product {
   using Issued = emulated::Issued;
-  enum class A { registers, rows, transposed };  // where it lies; turned: rows are of k
+  enum class A { registers, rows, transposed };  // location of A; transposed: rows along k
 
   static uint32_t address(uint32_t operand) { return (operand & 0x3FFF) << 4; }
-  // 8 numbers are of one k where it is turned, else of one row of A or column of B.
+  // Chunks of 8 numbers: along the columns of one k if transposed, else along k of one row of A or column of B.
   template <bool transposed, class Do>
   static void each_chunk(uint32_t at, uint32_t panel, int first, int count, Do do_it) {
     if (transposed) {
@@ -116,7 +117,7 @@ struct Product {
       }
     }
   }
-  // Sums are no numbers until the product has been waited for, and what it reads may not be written until then.
+  // The sums are NaN until the product has been waited for; until then its operands must not be overwritten.
   template <A of_a, bool turned_b>
   static Issued& issue(float (&d)[N / 2], uint32_t a, uint32_t b, int add, bool idle = false) {
     emulated::Thread& me = *emulated::gpu.now;
@@ -146,24 +147,24 @@ struct Product {
     if (x.tainted) return;
     each_of<of_a, turned_b>(x, warp, [&](uint32_t at, int, int, bool) {
       emulated::Piece& piece = shadow.pieces[at / 16];
-      if (piece.written) piece.read[warp] = emulated::Piece::kPending;  // else no number, which nobody can keep
+      if (piece.written) piece.read[warp] = emulated::Piece::kPending;  // otherwise NaN, which cannot go unnoticed
     });
   }
   static void shared(float (&d)[N / 2], uint32_t a, uint32_t b, int add) { issue<A::rows, false>(d, a, b, add); }
-  // Rows are of k: of both, or of a alone.
+  // Rows run along k: in both operands, or in A alone.
   static void transposed(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
     issue<A::transposed, true>(d, a, b, add);
   }
   static void transposed_a(float (&d)[N / 2], uint32_t a, uint32_t b, int add) {
     issue<A::transposed, false>(d, a, b, add);
   }
-  // Rows of b are of k, or columns.
+  // Rows of B run along k, or columns do.
   static void registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { of_registers<true>(d, a, b, add); }
   static void by_rows(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) { of_registers<false>(d, a, b, add); }
   template <bool transposed>
   static void of_registers(float (&d)[N / 2], const uint32_t* a, uint32_t b, int add) {
     const auto said = emulated::tell(a, 4);
-    // A first product by weights that are all zero, of which nothing is kept, may read what it likes.
+    // A first product with all-zero A, whose result is discarded, may read uninitialized memory.
     const auto none = [](const uint32_t* of_lane) { return !(of_lane[0] | of_lane[1] | of_lane[2] | of_lane[3]); };
     const bool idle = !emulated::my_warp().weighed && std::all_of(said, said + 32, none);
     Issued& x = issue<A::registers, transposed>(d, 0, b, add, idle);
