@@ -1,5 +1,5 @@
-// `attune plan`: shows what would run for one problem, and why, on a device that need not be in this machine. Nothing is
-// executed: planning is pure, so the answer for an H200 is the same on a laptop.
+// `attune plan`: shows what would run for one problem, and why, on a device that need not be in this machine. Nothing
+// is executed: planning is pure, so the answer for an H200 is the same on a laptop.
 #include <fmt/format.h>
 
 #include <memory>

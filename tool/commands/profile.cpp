@@ -125,8 +125,8 @@ void print(const std::vector<KernelUsage>& all) {
                o.blocks ? fmt::format("{} of {} warps", o.warps, o.most_warps) : "-", o.bound.empty() ? "-" : o.bound,
                short_name(k.symbol));
   }
-  fmt::print("{} kernels, {} with a stack. Threads are the most per block. Occupancy is an upper bound, because dynamic\n"
-             "shared memory is not in the binary.\n", all.size(), spilling);
+  fmt::print("{} kernels, {} with a stack. Threads are the most per block. Occupancy is an upper bound, because\n"
+             "dynamic shared memory is not in the binary.\n", all.size(), spilling);
 }
 
 void print(const std::vector<KernelCounters>& all) {
