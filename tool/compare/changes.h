@@ -57,10 +57,10 @@ struct Agreement {
 };
 Agreement agreement(const Changes&, double within, const CompareSettings&);
 
-// Estimates median(before) / median(after), where each side is one or several runs. With one run per side: the bootstrap
-// of its samples. With more: the median over all pairs of runs with its rank interval (Hodges and Lehmann), or the
-// uncertainty within the runs if that is wider. Processes differ by more than their samples show (memory is placed
-// elsewhere), so only several runs can measure it. Four per side reach 95 %; seven tolerate one outlier.
+// Estimates median(before) / median(after), where each side is one or several runs. With one run per side: the
+// bootstrap of its samples. With more: the median over all pairs of runs with its rank interval (Hodges and Lehmann),
+// or the uncertainty within the runs if that is wider. Processes differ by more than their samples show (memory is
+// placed elsewhere), so only several runs can measure it. Four per side reach 95 %; seven tolerate one outlier.
 using Samples = std::span<const double>;
 Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Samples>& after);
 
