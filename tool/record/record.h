@@ -67,8 +67,8 @@ struct Record {
   double scores_bytes = 0;   // score matrix in the dtype of the keys, which only unfused attention stores
   double cache_bytes = 0;    // keys and values, of every branch, compressed ones too; 0: unknown
   double taken_bytes = -1;   // measured: what a first call took besides inputs and outputs; below 0: unknown
-  // Native sparse attention: keys read by the compressed, the selected and the window branch, and the number of distinct
-  // tokens of the last two together; summed over all queries and GQA groups.
+  // Native sparse attention: keys read by the compressed, the selected and the window branch, and the distinct tokens
+  // of the last two together; summed over all queries and GQA groups.
   std::vector<double> tokens_read{};
   std::vector<std::string> kernels{};  // kernels a call launches, in order; on a CPU the instruction set of its loops
   std::string why{};         // how the backend was chosen
