@@ -229,13 +229,14 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
                too_large_for(r) ? ": does not fit into memory" : is_too_slow(r, benches[0]) ? ": takes too long" : "");
   fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available{})\n", rows, seconds / 60,
              bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
+  const auto counted = [](size_t n) { return join(n, n == 1 ? " row" : " rows"); };
   if (too_large)
-    fmt::print("{} rows do not fit into memory and will be reported as such\n", too_large * benches.size());
+    fmt::print("{} cannot fit into memory and will be reported as such\n", counted(too_large * benches.size()));
   if (too_slow)
-    fmt::print("{} rows take more than {} per call, the limit of a suite, and will be reported as such\n", too_slow,
-               seconds_text(kMostCallSeconds));
+    fmt::print("{} would take more than {} per call, the limit of a suite, and will be reported as such\n",
+               counted(too_slow), seconds_text(kMostCallSeconds));
   if (not_built)
-    fmt::print("{} rows are not implemented and will be reported as such\n", not_built * benches.size());
+    fmt::print("{} cannot be measured yet and will be reported as such\n", counted(not_built * benches.size()));
 }
 
 // Facts of the machine, printed once per run below the table.

@@ -67,7 +67,8 @@ void tell_agreement(const Changes& changes, const Asked& asked, Context& context
 // Accepts two files, or one file with a name to compare it with or to store it under.
 Status is_asked(const Asked& asked) {
   if (asked.files.size() > 2 || (asked.files.size() == 2 && !asked.baseline.empty()))
-    return Status::no(asked.files.size(), " files given; give two files, or one with --baseline NAME");
+    return Status::no(asked.files.size(), " files", asked.baseline.empty() ? "" : " and --baseline",
+                      " given; give two files, or one with --baseline NAME");
   if (asked.files.size() == 1 && asked.baseline.empty() && asked.save.empty())
     return Status::no("one file given; give a second one, --baseline NAME or --save NAME");
   return asked.save.empty() ? Status::good() : is_baseline_name(asked.save);

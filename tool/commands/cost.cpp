@@ -27,7 +27,7 @@ void print_runs(const std::vector<Offer>& offers, const std::vector<double>& sec
   for (const Offer& o : offers) name = std::max(name, o.name.size()), device = std::max(device, o.device.size());
   fmt::print("the run{}\n", at_least ? ", by its samples and warm-up, a lower bound" : "");
   for (size_t n = 0; n < offers.size(); ++n)
-    fmt::print("  {:<{}}  {:<{}}  {:>9}  {:>9} an hour  {:>9} as billed\n", offers[n].name, name, offers[n].device,
+    fmt::print("  {:<{}}  {:<{}}  {:>9}  {:>9} per hour  {:>9} as billed\n", offers[n].name, name, offers[n].device,
                device, seconds_text(seconds[n]), usd_text(offers[n].usd_an_hour), usd_text(offers[n].usd(seconds[n])));
 }
 
@@ -36,10 +36,10 @@ void print_rows(const std::vector<RowCost>& costs) {
   for (const RowCost& c : costs)
     problem = std::max(problem, line_text(*c.row->record).size()), series = std::max(series, c.row->series.size()),
     offer = std::max(offer, c.offer->name.size());
-  fmt::print("\n{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", "problem", problem, "subject", series, "offer", offer,
-             "$ a million", "M tokens a $", "PFLOP a $");
+  fmt::print("\n{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>11}\n", "problem", problem, "subject", series, "offer",
+             offer, "$ per million", "M tokens per $", "PFLOP per $");
   for (const RowCost& c : costs)
-    fmt::print("{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", line_text(*c.row->record), problem, c.row->series,
+    fmt::print("{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>11}\n", line_text(*c.row->record), problem, c.row->series,
                series, c.offer->name, offer, usd_text(c.usd_a_million),
                c.tokens_a_usd > 0 ? digits_text(c.tokens_a_usd * 1e-6) : "-", digits_text(c.flops_a_usd * 1e-15));
 }

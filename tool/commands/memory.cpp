@@ -274,8 +274,8 @@ void print(const Answer& a) {
   row("workspace", fmt::format("{} ({} bytes)", bytes_text(double(a.plan.workspace_bytes)), a.plan.workspace_bytes));
   for (const Piece& piece : a.pieces) row(piece.text(), bytes_text(piece.bytes));
   row("together", bytes_text(total(a.pieces) + double(a.plan.workspace_bytes)));
-  row("a token", fmt::format("{} of keys and values; {} MB of everything", bytes_text(token_bytes(p)),
-                             digits_text(megabytes_a_token(a))));
+  row("per token", fmt::format("{} of keys and values; {} MB of everything", bytes_text(token_bytes(p)),
+                               digits_text(megabytes_a_token(a))));
   row("not stored", fmt::format("{} of scores in {}", bytes_text(scores_bytes(p)), name(p.dtype.kv)));
   if (a.device_bytes)
     row("longest", fmt::format("{} keys fit in {}", a.longest, bytes_text(a.device_bytes)));

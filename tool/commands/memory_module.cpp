@@ -43,10 +43,10 @@ void print(const Sizes& s) {
   row("inference", bytes(s.inference()));
   row("training", fmt::format("{}, gradients of {} included", bytes(s.training()),
                               s.memory ? "x, memory and out" : "x and out"));
-  row("a token", fmt::format("{} of the tape; {} MB of everything but parameters and their gradients",
-                             bytes_text(double(s.made.tape_bytes) / double(s.tokens)),
-                             digits_text(double(s.training() - s.made.parameter_bytes - s.made.gradient_bytes) /
-                                         double(s.tokens) * 1e-6)));
+  row("per token", fmt::format("{} of the tape; {} MB of everything but parameters and their gradients",
+                               bytes_text(double(s.made.tape_bytes) / double(s.tokens)),
+                               digits_text(double(s.training() - s.made.parameter_bytes - s.made.gradient_bytes) /
+                                           double(s.tokens) * 1e-6)));
 }
 
 Json as_json(const Sizes& s) {

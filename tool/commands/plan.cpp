@@ -82,7 +82,7 @@ void print(const Plan& plan, const std::string& links, int depth) {
   row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k,
                            plan.splits, plan.splits == 1 ? "" : "s", plan.kernel));
   row("workspace", bytes_text(double(plan.workspace_bytes)));
-  row("work", fmt::format("{} over {} visible", count_text(c.flops, "FLOP"), count_text(c.pairs, "pairs")));
+  row("work", fmt::format("{} over {}", count_text(c.flops, "FLOP"), count_text(c.pairs, "visible pairs")));
   row("traffic", fmt::format("at least {}, {} FLOP per byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
   for (const std::string& line : sentences(plan.refused)) row("refused", line);
   if (!links.empty()) row("otherwise", links + ", if the arguments of a call do not fit");

@@ -132,7 +132,7 @@ void print(const std::vector<KernelUsage>& all) {
 void print(const std::vector<KernelCounters>& all) {
   const auto percent = [](double x) { return x < 0 ? std::string("-") : fmt::format("{:.1f} %", x); };
   fmt::print("{:>9}  {:>7}  {:>7}  {:>7}  {:>7}  {:>17}  {:>9}  {:>9}  {:<26}  {:<44}  {}\n", "time", "SM", "tensor",
-             "DRAM", "L2", "warps (possible)", "registers", "shared", "grid, block", "waits, warps an instruction",
+             "DRAM", "L2", "warps (possible)", "registers", "shared", "grid, block", "waits, warps per instruction",
              "kernel");
   for (const KernelCounters& k : all) {
     std::string waits;

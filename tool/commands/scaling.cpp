@@ -44,7 +44,7 @@ void run(const std::vector<std::string>& files, Context& context) {
   size_t family = 8, series = 7;
   for (const Growth& g : all) family = std::max(family, g.family.size()), series = std::max(series, g.series.size());
   fmt::print("{:<{}}  {:<{}}  {:>7}  {:<18}  {:<18}  {}\n", "problems", family, "subject", series, "lengths", "time",
-             "time a token", "memory");
+             "time per token", "memory");
   for (const Growth& g : all)
     fmt::print("{:<{}}  {:<{}}  {:>7}  {:<18}  {:<18}  {}\n", g.family, family, g.series, series, g.time.points,
                text(g.time), text(g.time_a_token), text(g.memory));

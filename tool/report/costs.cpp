@@ -42,7 +42,7 @@ Section cost_section(const Measurements& rows, const std::vector<Offer>& offers)
   if (costs.empty()) return section;
 
   Table runs{.caption = "This run: samples and warm-up on the device of each offer",
-             .head = {"offer", "device", "$ an hour", "billed by", "minimum", "time", "$ of this run, at least"}};
+             .head = {"offer", "device", "$ per hour", "billed by", "minimum", "time", "$ of this run, at least"}};
   std::set<const Offer*> used;
   for (const RowCost& c : costs) used.insert(c.offer);
   for (const Offer& o : offers) {
@@ -59,7 +59,7 @@ Section cost_section(const Measurements& rows, const std::vector<Offer>& offers)
   section.figures.push_back({"", {}, std::move(runs)});
 
   Table t{.caption = "What a call costs while it runs, without rounding and minimum",
-          .head = {"problem", "subject", "offer", "$ a million calls", "million tokens a $", "PFLOP a $"},
+          .head = {"problem", "subject", "offer", "$ per million calls", "million tokens per $", "PFLOP per $"},
           .facets = {1, 2}};
   for (const RowCost& c : costs)
     t.rows.push_back({{line_text(*c.row->record)},

@@ -70,7 +70,8 @@ std::vector<Growth> growth_of(const Measurements& rows) {
 Section scaling_section(const Measurements& rows) {
   Section section{.id = "scaling", .title = "Scaling"};
   Table t{.caption = "Exponents of the length",
-          .head = {"problems", "subject", "lengths", "time", "95 % interval", "time a token", "memory", "worst point"},
+          .head = {"problems", "subject", "lengths", "time", "95 % interval", "time per token", "memory",
+                   "worst point"},
           .facets = {1}};
   for (const Growth& g : growth_of(rows))
     t.rows.push_back({{g.family},
@@ -91,17 +92,17 @@ Section scaling_section(const Measurements& rows) {
 
 Section memory_section(const Measurements& rows) {
   constexpr int kMostPlots = 12;  // they look alike, and hundreds make a slow page
-  Section section{.id = "memory", .title = "Memory a token"};
+  Section section{.id = "memory", .title = "Memory per token"};
   int families = 0;
   Figure f;
   f.table = {.caption = "Memory of one call",
-             .head = {"problem", "length", "subject", "tensors", "workspace", "measured", "MB a token",
+             .head = {"problem", "length", "subject", "tensors", "workspace", "measured", "MB per token",
                       "scores, not stored", "keys and values"},
              .facets = {2}};
   for (const auto& [family, some] : families_of(rows)) {
-    Chart c{.title = "Memory a token by length: " + family,
+    Chart c{.title = "Memory per token by length: " + family,
             .x_label = "length (keys)",
-            .y_label = "a token",
+            .y_label = "bytes per token",
             .log_y = true,
             .x_text = length_text,
             .y_text = bytes_tick};
@@ -116,7 +117,7 @@ Section memory_section(const Measurements& rows) {
       const double a_token = bytes / row.tokens(), scores = scores_of(row);
       looks.emplace(row.subject, rows.looks.at(row.series));
       subjects[row.subject][row.length] = {double(row.length), a_token, a_token, a_token,
-                                         fmt::format("{}\n{}: {} a token, {} of it beside the tensors", line_text(r),
+                                         fmt::format("{}\n{}: {} per token, {} of it besides the tensors", line_text(r),
                                                      row.subject, count_text(a_token, "B"),
                                                      count_text((bytes - tensor_bytes(r)) / row.tokens(), "B"))};
       const double whole = (tensor_bytes(r) + scores) / row.tokens();

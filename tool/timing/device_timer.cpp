@@ -137,7 +137,7 @@ Status DeviceTimer::take(const Subject& s, int calls, Batch& batch) {
   Readings& r = readings_[s.context];
   const Status enqueued = enqueue(s, calls, batch.ns.size(), r.span_ns);
   gate_.release();
-  constexpr int64_t kEvery = 200000000;  // ns; a reading takes milliseconds, in which a short batch ends and the GPU idles
+  constexpr int64_t kEvery = 200000000;  // ns; a reading takes milliseconds, and the GPU idles if the batch ends first
   if (const int64_t now = host_clock().now(); enqueued.ok() && now - r.read_at > kEvery)
     r.add(nvml_.read()), r.read_at = now;
   if (Status w = cuda::wait(stream()); !w.ok()) return w;

@@ -14,8 +14,8 @@ namespace attune {
 // One backend at one length, over all rows of its key there.
 struct CurvePoint {
   bool measured = false;  // all rows were measured and correct
-  // Smallest lower bound of the speed-up over the baseline. Infinite if the baseline cannot run; NaN if the baseline was
-  // not tried, so the length shows nothing.
+  // Smallest lower bound of the speed-up over the baseline. Infinite if the baseline cannot run; NaN if the baseline
+  // was not tried, so the length shows nothing.
   double low = 0;
   double log_time = 0;    // mean logarithm of the medians of the rows
   double half = 0;        // half the width of the interval of log_time
