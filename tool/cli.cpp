@@ -1,5 +1,5 @@
 // The whole command line: the list of commands, what all of them share, and how errors are reported. A usage error is
-// one sentence on stderr that ends with the help command to run. CLI11's own wording is kept where it is clear.
+// one sentence on stderr that ends with the help command to run. CLI11's own wording is kept if it is clear.
 #include "tool/cli.h"
 
 #include <unistd.h>

@@ -144,7 +144,7 @@ TEST(Server, a_client_that_says_nothing_is_let_go) {
 TEST(ServeCommand, wrong_input_is_one_sentence) {
   const Ran folder = attune_says({"serve", temporary("no/such/folder/r.jsonl")});
   EXPECT_EQ(folder.code, 1);
-  EXPECT_TRUE(has(folder.err, "is not a file, and its folder does not exist")) << folder.err;
+  EXPECT_TRUE(has(folder.err, "is not a file in an existing folder")) << folder.err;
   std::ofstream(temporary("wrong.jsonl")) << "not json\n";
   const Ran wrong = attune_says({"serve", temporary("wrong.jsonl")});
   EXPECT_EQ(wrong.code, 1);

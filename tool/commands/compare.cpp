@@ -167,8 +167,8 @@ void add_compare(CLI::App& app, Context& context) {
       "  attune compare first.jsonl second.jsonl --agree 2\n\n"
       "The ratio is the time before divided by the time after, so above 1 is faster. FASTER and SLOWER require its "
       "whole 95 %\ninterval beyond the margin, also in cycles if the records have clocks. SAME requires all of it "
-      "within the margin, and\nan A/A spread of at most 5 %. The rest is UNCLEAR. Several runs in a file form one row, "
-      "and the interval includes\ntheir spread.\n"
+      "within the margin, for\nwhich an A/A spread counts only up to 5 %. The rest is UNCLEAR. Several runs in a file "
+      "form one row, and the interval\nincludes their spread.\n"
       "Exit code 1 if a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or if nothing matched;\n"
       "with --agree if fewer rows than --bar agree.");
   sub.callback([asked, &context] { run(*asked, context); });

@@ -98,7 +98,7 @@ void run(const Asked& asked, Context& context) {
     const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
     if (std::filesystem::is_directory(path, error) || !std::filesystem::is_directory(folder, error))
       return fail(context, kFailed,
-                  join("attune serve: '", path, "' is not a file, and its folder does not exist"));
+                  join("attune serve: '", path, "' is not a file in an existing folder"));
   }
   Pages pages(asked.from);
   if (const Status s = pages.refresh(); !s.ok()) return fail(context, kFailed, join("attune serve: ", s.message));

@@ -46,7 +46,7 @@ struct Changes {
 
 Changes compare(const std::vector<Record>& before, const std::vector<Record>& after, const CompareSettings&);
 
-// Whether two runs agree: how far apart the times of each row are, and how many rows are within a limit. A row that
+// The agreement of two runs: how far apart the times of each row are, and how many rows are within a limit. A row that
 // failed or that only one set has does not agree; with missing_is_fine the latter does not count.
 struct Agreement {
   struct Row { const ChangedRow* row; double apart; };  // longer time / shorter time - 1; infinite: only one time

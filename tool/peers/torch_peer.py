@@ -75,7 +75,7 @@ def host(names, library, argv):
         try:
             way, version = ways.find(name)
         except Exception as error:
-            missing = "is not installed: %s" % str(error).split("\n")[0]
+            missing = "is not available: %s" % str(error).split("\n")[0]
         peers.append(register(tool, name, way, version, missing))
     words = (ctypes.c_char_p * (len(argv) + 1))(*[word.encode() for word in argv], None)
     code = tool.attune_tool_main(len(argv), words)

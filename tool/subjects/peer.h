@@ -11,7 +11,7 @@ extern "C" {
 // All text is UTF-8. Handles are above 0.
 struct attune_peer {
   const char* name;     // "torch:sdpa"
-  const char* version;  // "torch 2.9.0"; empty: not installed, and every setup fails with the reason
+  const char* version;  // "torch 2.9.0"; empty: not available, and every setup fails with the reason
   int64_t (*setup)(const char* problem);            // takes a JSON object, see peer.cpp; 0: refused, see `message`
   int32_t (*run)(int64_t handle);                   // returns 0 on success. Handle 0: an empty call, for the floor
   int32_t (*fetch)(int64_t handle);                 // copies the last results into the tensors named "results"

@@ -57,7 +57,7 @@ struct Gathered {
   std::map<std::string, int> left_out{};  // number of records by reason
 };
 
-// Of several records of a row and backend the last counts; on a CPU only those with the most threads.
+// The last of several records of a row and backend counts; on a CPU only records with the most threads count.
 Gathered gather(const std::vector<Record>&, const GatherSettings&);
 
 // The key of a problem, or the reason why tuning does not support it.
