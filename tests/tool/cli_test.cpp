@@ -37,7 +37,7 @@ TEST(Cli, no_command_is_wrong_usage) {
 TEST(Cli, unknown_command_is_named) {
   const Ran r = attune_says({"dcotor"});
   EXPECT_EQ(r.code, 2);
-  EXPECT_TRUE(has(r.err, "'dcotor' is not a command: doctor, ")) << r.err;
+  EXPECT_TRUE(has(r.err, "'dcotor' is not a command; the commands are doctor, ")) << r.err;
   EXPECT_EQ(r.out, "");
 }
 

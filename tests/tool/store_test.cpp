@@ -174,7 +174,7 @@ TEST_F(StoreTest, one_record_that_cannot_be_read_keeps_nobody_from_the_others) {
   Record bad = at("2026-01-04T00:00:00Z", 1000);
   bad.samples_ns[7] = 1e308;  // finite, and ten times as much is not
   ASSERT_EQ(db.set_baseline("bad", std::vector{three()[0], bad}).message, "");
-  const std::string said = path + ": record 4 is left out: record: samples_ns: null is not a number";
+  const std::string said = path + ": skipped record 4: record: samples_ns: null is not a number";
   std::vector<Record> out;
   ASSERT_EQ(db.find({}, out).message, "");
   EXPECT_EQ(out.size(), 3u);
