@@ -1,4 +1,4 @@
-// The suites, as loops over what varies. Suites of variants contain their dense counterparts, so one file of records
+// The suites, as loops over what varies. Most suites of variants contain dense counterparts, so one file of records
 // shows how much a variant saves.
 #include "tool/bench/suites.h"
 
