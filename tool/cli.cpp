@@ -1,5 +1,5 @@
-// The command line as a whole: which commands there are, what every one of them has, and how a mistake is told. A
-// mistake is one sentence on stderr that ends in where to look; CLI11's own words are kept where they say it well.
+// The whole command line: the list of commands, what all of them share, and how errors are reported. A usage error is
+// one sentence on stderr that ends with the help command to run. CLI11's own wording is kept if it is clear.
 #include "tool/cli.h"
 
 #include <unistd.h>
@@ -29,13 +29,13 @@ bool is_command(const CLI::App& app, std::string_view word) {
   return !app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; }).empty();
 }
 
-// "attune plan", or "attune" where no command was recognised.
+// "attune plan", or "attune" if no command was recognised.
 std::string called(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   return parsed.empty() ? "attune" : join("attune ", parsed.front()->get_name());
 }
 
-// "--out=" of a variable that is not set: CLI11 would take the next word for its value.
+// Finds an option such as "--out=" whose shell variable was unset: CLI11 would take the next word as its value.
 std::string without_value(int argc, char** argv) {
   for (int n = 1; n < argc && std::string_view(argv[n]) != "--"; ++n)
     if (const std::string_view word = argv[n]; word.starts_with("--") && word.ends_with('=')) return std::string(word);
@@ -44,10 +44,10 @@ std::string without_value(int argc, char** argv) {
 
 std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
   const auto extra = app.remaining(true);
-  // CLI11 looks for what is missing first, but a misspelt option is what a person can see.
+  // CLI11 reports missing arguments first, but a misspelt option is the more likely cause.
   if (dynamic_cast<const CLI::ExtrasError*>(&error) || (!extra.empty() && extra.front().starts_with("-"))) {
     const std::string_view what = !extra.empty() && extra.front().starts_with("-") ? "' is not an option"
-                                                                                  : "' is one argument too many";
+                                                                                  : "' is an unexpected argument";
     return join("'", extra.empty() ? "" : extra.front(), what);
   }
   std::string text = error.what();
@@ -61,20 +61,21 @@ int parse_and_run(CLI::App& app, Context& context, int argc, char** argv) {
     std::fputs(join(who, ": ", what, "; see ", who, " --help\n").c_str(), stderr);
     return int(kUsage);
   };
-  if (argc < 2) return usage("attune", join("a command is needed: ", command_names(app)));
+  if (argc < 2) return usage("attune", join("no command given; the commands are ", command_names(app)));
   if (argv[1][0] != '-' && !is_command(app, argv[1]))
-    return usage("attune", join("'", argv[1], "' is not a command: ", command_names(app)));
+    return usage("attune", join("'", argv[1], "' is not a command; the commands are ", command_names(app)));
   if (const std::string word = without_value(argc, argv); !word.empty())
-    return usage(argv[1][0] == '-' ? "attune" : join("attune ", argv[1]), join("'", word, "' has no value behind it"));
+    return usage(argv[1][0] == '-' ? "attune" : join("attune ", argv[1]), join("'", word, "' has no value"));
   try {
     app.parse(argc, argv);
-    if (app.get_subcommands().empty()) return usage("attune", join("a command is needed: ", command_names(app)));
+    if (app.get_subcommands().empty())
+      return usage("attune", join("no command given; the commands are ", command_names(app)));
   } catch (const CLI::Success& asked) {  // --help, --version
     app.exit(asked);
   } catch (const CLI::ParseError& error) {
     return usage(called(app), sentence(app, error));
   } catch (const std::bad_alloc&) {
-    fail(context, kMachine, join(called(app), ": this machine has not enough memory for that"));
+    fail(context, kMachine, join(called(app), ": not enough memory on this machine"));
   } catch (const std::exception& error) {
     fail(context, kMachine, join(called(app), ": ", error.what()));
   }
@@ -95,7 +96,7 @@ Argument Argument::one_of(const std::vector<std::string>& all) const {
 }
 Argument Argument::between(int least, int most) const { return option->check(CLI::Range(least, most)), *this; }
 Argument Argument::between(double least, double most) const {
-  // Not CLI::Range: a nan is below nothing and above nothing, and passes it.
+  // Not CLI::Range: a NaN fails both of its comparisons and is accepted.
   const auto within = [least, most](const std::string& text) {
     double value = 0;
     const bool good = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
@@ -113,12 +114,12 @@ Command add_command(CLI::App& app, const std::string& name, const std::string& h
 template <class T>
 Argument Command::add_option(const std::string& name, T& value, const std::string& help) const {
   CLI::Option* const option = app->add_option(name, value, help);
-  // A variable of a script that is not set must not pass for an option that was not given, nor take the next option for
-  // its value. No options is an answer.
+  // An unset shell variable must neither pass as an option that was not given nor take the next option as its value.
+  // Only --options may be empty.
   if (std::is_same_v<T, std::string> && name != "--options")
     option->check([](const std::string& text) {
-      if (text.empty()) return std::string("an empty word is no value");
-      return text.starts_with("--") ? join("'", text, "' is an option, not a value; a file is ./", text) : "";
+      if (text.empty()) return std::string("the value is empty");
+      return text.starts_with("--") ? join("'", text, "' is an option, not a value; write a file as ./", text) : "";
     });
   return {option};
 }
@@ -160,22 +161,22 @@ std::vector<CommandText> commands_of(const CLI::App& app) {
 }
 
 void fail(Context& context, Exit code, std::string_view sentence) {
-  std::fflush(stdout);  // what was said before comes before
+  std::fflush(stdout);  // earlier output comes first
   std::fputs(join(sentence, "\n").c_str(), stderr);
   if (context.exit_code == kOk) context.exit_code = code;
 }
 
 void add_commands(CLI::App& app, Context& context) {
   app.name("attune");
-  app.description("Attention, tuned to your machine: what it has, what it would run, whether that is right, how fast.");
+  app.description("Attention, tuned to your machine: inspect the machine, plan, check and measure attention.");
   app.set_version_flag("-V,--version", join("attune ", build::kVersion), "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.get_formatter()->column_width(32);
-  app.require_subcommand(0, 1);  // none is told by parse_and_run, in our words
+  app.require_subcommand(0, 1);  // parse_and_run() reports a missing command
   app.footer(
       "A problem is one line of text, the same everywhere:\n"
       "  forward bf16 b2 h32/8 q4096 k4096 d128 causal\n"
-      "  pass dtype batch heads[/of keys] queries keys dim[/of values] mask [options] [ragged|paged#] [: variant]\n\n"
+      "  pass dtype batch heads[/KV heads] queries keys dim[/dim of v] mask [options] [ragged|paged#] [: variant]\n\n"
       "Examples:\n"
       "  attune doctor\n"
       "  attune plan \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\"\n"

@@ -1,5 +1,5 @@
-// What a command says of its part of the command line. CLI11 stands behind it and is seen by cli.cpp alone: it costs
-// every file that includes it 7 seconds.
+// How a command declares its part of the command line. CLI11 does the work, but only cli.cpp includes it: its header
+// costs 7 seconds of compile time per file.
 #pragma once
 #include <functional>
 #include <string>
@@ -15,12 +15,12 @@ namespace attune {
 // An option, a flag or an argument by position.
 struct Argument {
   CLI::Option* option;
-  Argument type_name(const std::string&) const;  // of the value, in the help: "FILE"
-  Argument group(const std::string&) const;      // the title that it stands under in the help
-  Argument show_default() const;                 // in the help
+  Argument type_name(const std::string&) const;  // name of the value in the help: "FILE"
+  Argument group(const std::string&) const;      // section of the help
+  Argument show_default() const;                 // shows the default in the help
   Argument required() const;
-  Argument delimiter(char) const;                // between the values of a list
-  Argument one_word() const;                     // a list is one word, and what follows is not of it
+  Argument delimiter(char) const;                // separator between the values of a list
+  Argument one_word() const;                     // the list is one word; the next word does not belong to it
   Argument one_of(const std::vector<std::string>&) const;
   Argument between(int least, int most) const;
   Argument between(double least, double most) const;
@@ -31,19 +31,19 @@ struct Argument {
 
 struct Command {
   CLI::App* app;
-  // Of a string, a number, or a vector of either: those that cli.cpp lists. `value` outlives the command line.
+  // T is a string, a number, or a vector of either: the types that cli.cpp instantiates. `value` must outlive `app`.
   template <class T>
   Argument add_option(const std::string& name, T& value, const std::string& help) const;
   Argument add_flag(const std::string& name, bool& value, const std::string& help) const;
   void footer(const std::string&) const;
   void callback(std::function<void()>) const;
-  std::vector<std::string> given(const std::string& group) const;  // the names that were said on the command line
+  std::vector<std::string> given(const std::string& group) const;  // names of this group on the command line
 };
 Command add_command(CLI::App&, const std::string& name, const std::string& help);
 
-// The command line as it can be read: for completion.
+// The command line as data, for the completion scripts.
 struct ArgumentText {
-  std::vector<std::string> names{};  // "-h", "--device"; none where it goes by position
+  std::vector<std::string> names{};  // "-h", "--device"; empty for a positional argument
   std::string position{}, help{}, type{};
   bool takes_value = false;
 };

@@ -19,7 +19,7 @@ Status replace_file(const std::string& given, const std::string& text) {
   const std::string path = behind_links(given);
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
-  if (error) return Status::no(folder.string(), ": cannot be made: ", error.message());
+  if (error) return Status::no(folder.string(), ": cannot be created: ", error.message());
   const std::string next = join(path, ".", ::getpid());
   std::ofstream file(next, std::ios::binary);
   file << text;
@@ -36,7 +36,7 @@ Status write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  return file ? Status::good() : Status::no(path, ": it cannot be written");
+  return file ? Status::good() : Status::no(path, ": cannot be written");
 }
 
 Status are_apart(const std::vector<std::string>& written, const std::vector<std::string>& read) {
@@ -47,7 +47,7 @@ Status are_apart(const std::vector<std::string>& written, const std::vector<std:
   };
   for (size_t n = 0; n < written.size(); ++n) {
     for (const std::string& path : read)
-      if (same(written[n], path)) return Status::no(written[n], " is read, and would be written over");
+      if (same(written[n], path)) return Status::no(written[n], " is an input and would be overwritten");
     for (size_t m = 0; m < n; ++m)
       if (same(written[n], written[m])) return Status::no(written[n], " would be written twice");
   }
@@ -58,7 +58,7 @@ Status read_file(const std::string& path, std::string& out) {
   out.clear();
   const auto no = [&](int why) { return Status::no("'", path, "' cannot be read: ", std::strerror(why)); };
   std::error_code error;
-  if (fs::is_directory(path, error)) return no(EISDIR);  // it opens, and throws when it is read
+  if (fs::is_directory(path, error)) return no(EISDIR);  // a folder opens, but reading it throws
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (file) out.assign(std::istreambuf_iterator<char>(file), {});
@@ -67,7 +67,7 @@ Status read_file(const std::string& path, std::string& out) {
 
 Status read_whole(const std::string& path, std::string& out) {
   out.clear();
-  std::error_code error;  // of a folder that may not be looked into: then reading says so
+  std::error_code error;  // set for a folder without permission: reading then reports it
   return fs::exists(path, error) || error ? read_file(path, out) : Status::good();
 }
 

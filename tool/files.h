@@ -1,4 +1,4 @@
-// Files that a command writes or replaces: nothing the user had is lost.
+// Reading and writing files without losing anything the user had.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,15 +7,15 @@
 
 namespace attune {
 
-// Writes beside it and renames; makes the folder. A reader sees the old or the new one, and the file that was there
-// stays as <path>.before. Of a link, the file that it names.
+// Writes a temporary file next to `path` and renames it; creates the folder. A reader sees the old file or the new one.
+// The old file is kept as <path>.before. Follows symlinks.
 Status replace_file(const std::string& path, const std::string& text);
-// In its place: a device or a pipe may be meant.
+// Writes in place, because `path` may be a device or a pipe.
 Status write_file(const std::string& path, const std::string& text);
-// No file that is to be written is one that is read, nor written twice. Empty names are none.
+// Fails if a file to be written is also read, or is written twice. Empty names are ignored.
 Status are_apart(const std::vector<std::string>& written, const std::vector<std::string>& read);
 Status read_file(const std::string& path, std::string& out);
-// The same; nothing where there is no such file.
+// Like read_file, but a missing file reads as empty.
 Status read_whole(const std::string& path, std::string& out);
 
 }  // namespace attune

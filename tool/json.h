@@ -1,5 +1,5 @@
-// A JSON document that is written: members stay in the order they were added. nlohmann's library stands behind it and
-// is seen by json.cpp and by what reads records alone: it costs every file that includes it 2 seconds.
+// A JSON document for writing; members keep the order in which they were added. nlohmann's library does the work, but
+// only json.cpp and the reader of records include it: its header costs 2 seconds of compile time per file.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -17,29 +17,29 @@ class Json {
   Json(std::string_view);
   Json(const char*);
   template <class T>
-    requires std::is_arithmetic_v<T>  // and no pointer, which would convert to bool; what is not finite becomes null
+    requires std::is_arithmetic_v<T>  // excludes pointers, which convert to bool; non-finite numbers become null
   Json(T x) : kind_(kind_of<T>()), whole_(kind_ == Kind::real ? 0 : int64_t(x)), real_(double(x)) {}
   template <class T>
   Json(const std::vector<T>& all) : kind_(Kind::array) {
     for (const T& x : all) items_.push_back(Json(x));
   }
-  // {{"name", value}, ...}, each a name with its value, is an object; anything else is an array.
+  // {{"name", value}, ...}, where every element is a name with its value, is an object; anything else is an array.
   Json(std::initializer_list<Json>);
   static Json array();
   static Json object();
 
-  // Defined in json.cpp: here each file would compile them anew.
+  // Defined in json.cpp; here, every file would compile them again.
   Json(const Json&);
   Json(Json&&) noexcept;
   Json& operator=(const Json&);
   Json& operator=(Json&&) noexcept;
   ~Json();
 
-  Json& operator[](std::string_view name);  // of an object, or of null, which then is one; added where it is not there
-  void push_back(Json);                     // to an array, or to null, which then is one
-  void update(const Json& object);          // its members, into this object
+  Json& operator[](std::string_view name);  // a member, added if missing; null becomes an object
+  void push_back(Json);                     // appends to an array; null becomes an array
+  void update(const Json& object);          // copies the members of `object` into this one
 
-  // One line, or with an indentation for each depth. Bytes that are not UTF-8 become U+FFFD.
+  // One line, or indented by `indent` per level. Bytes that are not UTF-8 become U+FFFD.
   std::string dump(int indent = -1) const;
 
  private:
@@ -53,11 +53,11 @@ class Json {
   bool is_member() const;  // a name with its value
 
   Kind kind_ = Kind::null;
-  int64_t whole_ = 0;  // of a truth 0 or 1, of a natural the same bits
+  int64_t whole_ = 0;  // a truth is 0 or 1; a natural has the same bits
   double real_ = 0;
   std::string text_{};
   std::vector<Json> items_{};
-  std::vector<std::string> names_{};  // of an object, as many as items
+  std::vector<std::string> names_{};  // member names of an object, one per item
 };
 
 }  // namespace attune

@@ -18,7 +18,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// "32K", "1024K", "32M" as the system writes them.
+// Parses "32K", "1024K" or "32M", as the system writes sizes.
 double size_in(const std::string& text) {
   double value = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), value).ptr;
@@ -36,7 +36,7 @@ std::vector<CacheLevel> caches() {
     all.push_back({join("L", level, type == "Data" ? "d" : ""), size_in(first_line(folder + "size"))});
   }
   if (!all.empty()) return all;
-  // Machines whose firmware describes no caches: what the C library knows from the processor itself.
+  // If the firmware does not describe the caches, ask the C library, which reads them from the processor.
   const struct { const char* name; int what; } asked[] = {
       {"L1d", _SC_LEVEL1_DCACHE_SIZE}, {"L2", _SC_LEVEL2_CACHE_SIZE}, {"L3", _SC_LEVEL3_CACHE_SIZE}};
   for (const auto& [name, what] : asked)
@@ -44,7 +44,7 @@ std::vector<CacheLevel> caches() {
   return all;
 }
 
-// Kilobytes of one line of /proc/meminfo, as bytes.
+// One line of /proc/meminfo, converted to bytes.
 double memory(std::string_view key) {
   std::ifstream file("/proc/meminfo");
   for (std::string word; file >> word;)
@@ -52,7 +52,7 @@ double memory(std::string_view key) {
   return 0;
 }
 
-// The driver's own interface: it is there on every machine with a working GPU, and needs no toolkit.
+// Uses the driver API, which every machine with a working GPU has; no CUDA toolkit is needed.
 void find_gpus(Machine& m) {
   const Library cuda({"libcuda.so.1"},
                      {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
@@ -63,18 +63,18 @@ void find_gpus(Machine& m) {
   }
   int count = 0, version = 0;
   if (const int error = cuda.function<int(unsigned)>("cuInit")(0)) {
-    m.no_gpu = join("the NVIDIA driver is there and does not start: cuInit answers ", error);
+    m.no_gpu = join("the NVIDIA driver is installed but does not start: cuInit returned ", error);
     return;
   }
   if (!cuda.function<int(int*)>("cuDriverGetVersion")(&version))
     m.driver = join("CUDA ", version / 1000, ".", version % 1000 / 10);
   if (cuda.function<int(int*)>("cuDeviceGetCount")(&count) || count < 1) {
-    m.no_gpu = "the NVIDIA driver is there and has no GPU";
+    m.no_gpu = "the NVIDIA driver is installed but finds no GPU";
     return;
   }
   const auto attribute = cuda.function<int(int*, int, int)>("cuDeviceGetAttribute");
   for (int n = 0; n < count; ++n) {
-    constexpr int kUnits = 16, kMajor = 75, kMinor = 76;  // of CUdevice_attribute
+    constexpr int kUnits = 16, kMajor = 75, kMinor = 76;  // values of CUdevice_attribute
     char name[128] = {};
     int handle = 0, units = 0, major = 0, minor = 0;
     size_t bytes = 0;
@@ -106,7 +106,7 @@ Exit exit_of_device(std::string_view word) {
   if (word.starts_with(kGpu)) {
     const std::string_view number = word.substr(kGpu.size());
     const bool digits = number.find_first_not_of("0123456789") == number.npos;
-    return digits && !number.empty() && number.size() <= 9 ? kMachine : kUsage;  // beyond, device_named reads no number
+    return digits && !number.empty() && number.size() <= 9 ? kMachine : kUsage;  // device_named reads at most 9 digits
   }
   if (word.starts_with(kLevel))
     for (int n = 0; n < int(Feature::blas); ++n)

@@ -1,5 +1,5 @@
-// The facts about this machine that a measurement depends on and a person can change, as far as the system tells them.
-// Everything here is read, nothing is measured; what cannot be read is empty or 0.
+// Facts about this machine that affect measurements, as far as the system reports them. Everything is read, nothing is
+// measured; a fact that cannot be read is empty or 0.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,20 +21,20 @@ struct Gpu {
 
 struct Machine {
   Device cpu{};
-  int cpus_online = 0;       // of the whole machine; cpu.units is what this process uses
+  int cpus_online = 0;       // CPUs of the whole machine; cpu.units is what this process may use
   std::vector<CacheLevel> caches{};
   double memory_bytes = 0, memory_free_bytes = 0;
-  std::string governor{};    // of CPU 0
+  std::string governor{};    // frequency governor of CPU 0
   std::string system{};      // "Linux 6.1.0 aarch64"
-  std::string driver{};      // NVIDIA's, as "CUDA 13.0"
+  std::string driver{};      // CUDA version of the NVIDIA driver: "CUDA 13.0"
   std::vector<Gpu> gpus{};
-  std::string no_gpu{};      // why there are none
+  std::string no_gpu{};      // why no GPU was found
 };
 
 Machine this_machine();
 
-// What it means that device_named refuses a word: one that names no device is wrong usage, a device that is not here,
-// or that this build has no code for, is the machine.
+// Exit code for a word that device_named() refuses: kUsage if it does not name a device, kMachine if the device is not
+// in this machine or this build has no code for it.
 Exit exit_of_device(std::string_view word);
 
 }  // namespace attune

@@ -1,4 +1,4 @@
-// The program `attune`: all of it is in cli.cpp, which a library can export as well.
+// The program `attune`. Everything is in cli.cpp, which the shared library exports too.
 #include "tool/commands/commands.h"
 
 int main(int argc, char** argv) { return attune_tool_main(argc, argv); }

@@ -12,7 +12,7 @@ namespace {
 
 std::string scaled(double value, double step, const char* const* units, int count) {
   int n = 0;
-  // 0.9995: what rounds to a whole step at three digits takes the larger unit.
+  // 0.9995: a value that rounds up to a full step at three digits takes the larger unit.
   while (n + 1 < count && std::fabs(value) >= 0.9995 * step) value /= step, ++n;
   return digits_text(value) + " " + units[n];
 }
@@ -43,7 +43,7 @@ std::string bytes_text(double bytes) {
 std::string count_text(double count, std::string_view unit) {
   static const char* const units[] = {"", "K", "M", "G", "T", "P"};
   std::string s = scaled(count, 1000, units, 6);
-  // A prefix belongs to a unit's sign (GFLOP), not to a word (G pairs).
+  // A prefix is joined to a unit symbol (GFLOP), but not to a word (G pairs).
   if (!s.ends_with(' ') && unit.front() >= 'a' && unit.front() <= 'z') s += ' ';
   return s.append(unit);
 }

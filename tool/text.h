@@ -1,4 +1,4 @@
-// Numbers for people: three significant digits and a unit. JSON never goes through here.
+// Numbers for people: three significant digits and a unit. Not used for JSON.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,11 +8,11 @@ namespace attune {
 std::string bytes_text(double bytes);      // "1.50 MiB": powers of 1024
 std::string count_text(double count, std::string_view unit);  // "68.7 GFLOP", "537 M pairs": powers of 1000
 std::string seconds_text(double seconds);  // "1.23 ms"
-std::string tick_text(double seconds);     // the same without zeros at the end: "10 ms"
+std::string tick_text(double seconds);     // the same without trailing zeros: "10 ms"
 std::string factor_text(double factor);    // "1.40x"
 std::string digits_text(double value, int significant = 3);  // "0.0123", "1230": never an exponent below 1e15
-// "attune::forward<64>": of a name in a binary, without types of arguments; what is not a C++ name stays as it is.
+// "attune::forward<64>": a symbol, demangled and without parameter types; a name that is not C++ is returned unchanged.
 std::string kernel_text(const std::string& mangled);
-std::string without_zeros(std::string digits);               // "80.0" is "80"
+std::string without_zeros(std::string digits);               // "80.0" becomes "80"
 
 }  // namespace attune

@@ -152,9 +152,9 @@ TEST(Suites, pass_and_length_choose_among_rows_and_other_axes_are_refused) {
   rows = all;
   EXPECT_EQ(keep_rows(axes, {}, rows).message, "");
   EXPECT_EQ(rows.size(), all.size());
-  EXPECT_EQ(keep_rows(axes, {"--dim"}, rows).message.rfind("--dim: rows of a suite", 0), 0u);
+  EXPECT_EQ(keep_rows(axes, {"--dim"}, rows).message.rfind("--dim: given with a suite", 0), 0u);
   axes.len = "5";
-  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "--pass and --len leave none of the rows");
+  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "--pass and --len: no row matches");
   axes.pass = "sideways";
   EXPECT_NE(keep_rows(axes, {"--pass"}, rows).message, "");
 }
@@ -275,7 +275,7 @@ TEST(Suites, what_is_not_built_is_a_row_that_says_so) {
   EXPECT_NE(rows[0].not_built.find("whole models cannot be run yet"), std::string::npos);
   Axes axes;
   axes.pass = "forward";
-  EXPECT_EQ(keep_rows(axes, {"--pass"}, rows).message, "--pass and --len leave none of the rows");
+  EXPECT_EQ(keep_rows(axes, {"--pass"}, rows).message, "--pass and --len: no row matches");
 }
 
 }  // namespace

@@ -139,8 +139,8 @@ TEST(Compare, what_was_right_before_and_is_not_checked_now_is_broken) {
     const Changes c = compare({steady(1000)}, {steady(1000), now}, {});
     ASSERT_EQ(c.rows.size(), 1u);
     EXPECT_EQ(c.rows[0].change, Change::broken);
-    EXPECT_EQ(c.rows[0].note, "its result was right before, and was not checked now: not asked for");
-    EXPECT_EQ(only({now}, {now}), Change::same);  // when nothing can be checked
+    EXPECT_EQ(c.rows[0].note, "the result was correct before and is not checked now: not asked for");
+    EXPECT_EQ(only({now}, {now}), Change::same);  // of what cannot be checked at all
     EXPECT_EQ(only({now}, {steady(1000)}), Change::same);
     EXPECT_EQ(only({}, {now}), Change::added);
   }
@@ -165,7 +165,7 @@ TEST(Compare, a_spread_that_hides_everything_is_unclear_and_never_same) {
   const Changes c = compare({loud}, {steady(10000)}, {});
   ASSERT_EQ(c.rows.size(), 1u);
   EXPECT_EQ(c.rows[0].change, Change::unclear);
-  EXPECT_EQ(c.rows[0].note, "a thing timed against itself differs by 2800.0 % here: nothing smaller can be told");
+  EXPECT_EQ(c.rows[0].note, "the A/A spread is 2800.0 %: no smaller difference can be told");
   EXPECT_EQ(only({loud}, {steady(1080)}), Change::unclear);
   EXPECT_EQ(only({loud}, {steady(1020)}), Change::same);                    // within the spread of a quiet machine
   EXPECT_EQ(only({loud}, {steady(1080)}, {.margin = 0.10}), Change::same);  // below the given margin
@@ -199,7 +199,7 @@ TEST(Compare, runs_that_disagree_widen_the_interval) {
   EXPECT_EQ(only(astray, now), Change::slower);  // one outlier in seven hides nothing
   const Changes one = compare({steady(1000)}, {steady(1000)}, {});
   ASSERT_EQ(one.caveats.size(), 1u);
-  EXPECT_TRUE(has(one.caveats[0], "one run a side"));
+  EXPECT_TRUE(has(one.caveats[0], "one run per side"));
   EXPECT_TRUE(compare(before, after, {}).caveats.empty());
 }
 
@@ -351,7 +351,7 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   EXPECT_EQ(text_of(stored), text_of(slow)) << r.err;
   r = attune_says({"compare", quick, "--save", "../release"});
   EXPECT_EQ(r.code, 2);
-  EXPECT_TRUE(has(r.err, "a baseline's name is of letters")) << r.err;
+  EXPECT_TRUE(has(r.err, "baseline '../release': a name has letters")) << r.err;
   EXPECT_EQ(attune_says({"compare", quick, quick, "--baseline", "release"}).code, 2);
   EXPECT_EQ(attune_says({"compare", written("none.jsonl", {}), "--save", "release"}).code, 1);
 }
@@ -409,7 +409,7 @@ TEST(CompareCommand, writes_over_nothing_that_it_reads) {
   for (const auto& [option, file] : {std::pair{"--markdown", a}, {"--junit", b}}) {
     const Ran r = attune_says({"compare", a, b, option, file});
     EXPECT_EQ(r.code, 2);
-    EXPECT_EQ(r.err, join("attune compare: ", file, " is read, and would be written over\n"));
+    EXPECT_EQ(r.err, join("attune compare: ", file, " is an input and would be overwritten\n"));
     EXPECT_EQ(text_of(file), text);
   }
   const Ran twice = attune_says({"compare", a, b, "--markdown", temporary("c"), "--junit", temporary("./c")});

@@ -16,8 +16,9 @@ TEST(Files, are_apart_however_they_are_named) {
   std::ofstream(one) << "1";
   fs::create_symlink("one", link);
   EXPECT_EQ(are_apart({two, ""}, {one, "", link}).message, "");
-  EXPECT_EQ(are_apart({link}, {one}).message, link + " is read, and would be written over");
-  EXPECT_EQ(are_apart({temporary("./two")}, {two}).message, temporary("./two") + " is read, and would be written over");
+  EXPECT_EQ(are_apart({link}, {one}).message, link + " is an input and would be overwritten");
+  EXPECT_EQ(are_apart({temporary("./two")}, {two}).message,
+            temporary("./two") + " is an input and would be overwritten");
   EXPECT_EQ(are_apart({two, temporary("./two")}, {}).message, temporary("./two") + " would be written twice");
   EXPECT_EQ(are_apart({"/dev/null", "/dev/null"}, {"/dev/null"}).message, "");
 }
@@ -59,7 +60,7 @@ TEST(Report, writes_over_nothing_that_it_reads_and_tells_of_an_unfinished_line) 
   std::ofstream(in, std::ios::app) << "{\"attune_rec";
   const Ran torn = attune_says({"report", in});
   EXPECT_EQ(torn.code, 0) << torn.err;
-  EXPECT_TRUE(has(torn.out, ":2: the line is unfinished, and is left out")) << torn.out;
+  EXPECT_TRUE(has(torn.out, ":2: skipped an incomplete line")) << torn.out;
 }
 
 TEST(Bench, says_that_an_unfinished_line_is_cut_and_how_many_threads_there_may_be) {
@@ -67,7 +68,7 @@ TEST(Bench, says_that_an_unfinished_line_is_cut_and_how_many_threads_there_may_b
   std::ofstream(path) << to_json(record("cpu_forward", 512, 1000)) << "\n{\"attune_rec";
   const Ran r = attune_says({"bench", "forward f32 b1 h1 q8 k8 d8 full", "--max-seconds", "0.01", "--out", path});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.err, join("an unfinished line is cut off the end of ", path, "\n"))) << r.err;
+  EXPECT_TRUE(has(r.err, join("removed an incomplete line from the end of ", path, "\n"))) << r.err;
   const Ran many = attune_says({"bench", "forward f32 b1 h1 q8 k8 d8 full", "--threads", "4097"});
   EXPECT_EQ(many.code, 2);
   EXPECT_EQ(many.err, "attune bench: --threads: 4097 is not from 1 to 4096\n");

@@ -352,7 +352,7 @@ TEST(Honesty, the_command_names_file_line_and_fraud_and_fails) {
   const Ran r = attune_says({"verify", path});
   EXPECT_EQ(r.code, 1);
   EXPECT_TRUE(has(r.out, path + ":3: forged-rate: ours: ")) << r.out;
-  EXPECT_TRUE(has(r.err, "is not to be believed: 1 wrong")) << r.err;
+  EXPECT_TRUE(has(r.err, "is not trustworthy: 1 wrong")) << r.err;
   const Ran as_json = attune_says({"verify", path, "--json"});
   EXPECT_EQ(json::parse(as_json.out)[0]["findings"][0]["name"], "forged-rate");
 }
@@ -371,7 +371,7 @@ TEST(Honesty, the_command_is_content_with_an_honest_file_and_strict_where_asked)
   EXPECT_EQ(attune_says({"verify", path}).code, 0);
   const Ran strict = attune_says({"verify", "--strict", path});
   EXPECT_EQ(strict.code, 1);
-  EXPECT_TRUE(has(strict.out, "caution: dirty-source")) << strict.out;
+  EXPECT_TRUE(has(strict.out, "warning: dirty-source")) << strict.out;
 }
 
 TEST(Honesty, a_byte_that_is_no_text_is_still_one_document) {
@@ -388,12 +388,12 @@ TEST(Honesty, the_command_says_what_it_cannot_read) {
   std::ofstream(path) << "{\"attune_record\":2}\nnot json\n" << to_json(honest()[0]).substr(0, 60);
   const Ran r = attune_says({"verify", path});
   EXPECT_EQ(r.code, 1);
-  EXPECT_TRUE(has(r.out, path + ":1: missing-field: record: the field status is missing")) << r.out;
+  EXPECT_TRUE(has(r.out, path + ":1: missing-field: record: field status is missing")) << r.out;
   EXPECT_TRUE(has(r.out, path + ":2: unreadable: record: ")) << r.out;
-  EXPECT_TRUE(has(r.out, path + ":3: caution: unfinished-row: the last line is not whole")) << r.out;
+  EXPECT_TRUE(has(r.out, path + ":3: warning: unfinished-row: the last line is incomplete")) << r.out;
   EXPECT_EQ(attune_says({"verify", temporary("none.jsonl")}).code, 3);
   std::ofstream(path).close();
-  EXPECT_TRUE(has(attune_says({"verify", path}).err, "has no records"));
+  EXPECT_TRUE(has(attune_says({"verify", path}).err, "holds no records"));
 }
 
 }  // namespace

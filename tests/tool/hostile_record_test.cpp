@@ -26,16 +26,16 @@ std::string many_names(int count) {
 
 // A line, and the message it causes.
 const std::vector<std::pair<std::string, std::string>>& hostile() {
-  const std::string deep = "record: lists and objects are over 16 deep in it";
+  const std::string deep = "record: lists and objects are nested more than 16 deep";
   static const std::vector<std::pair<std::string, std::string>> all = {
       {"{\"attune_record\":" + nested(100000) + "}", deep},
       {line_with("\"threads\":" + nested(100000)), deep},
       {line_with("\"provenance\":{\"cores\":" + nested(100000) + "}"), deep},
       {line_with("\"unknown\":" + times("{\"a\":", 17) + "0" + times("}", 17)), deep},
-      {line_with("\"rest_s\":1e999"), "record: 1e999 is beyond the numbers that a double has"},
-      {line_with("\"unknown\":-1e999"), "record: -1e999 is beyond the numbers that a double has"},
+      {line_with("\"rest_s\":1e999"), "record: 1e999 is beyond the range of a double"},
+      {line_with("\"unknown\":-1e999"), "record: -1e999 is beyond the range of a double"},
       {line_with("\"unknown\":[{\"a\":1" + times("0", 400) + "}]"),
-       "record: 1" + times("0", 39) + "... is beyond the numbers that a double has"},
+       "record: 1" + times("0", 39) + "... is beyond the range of a double"},
       {line_with("\"rest_s\":1e61"), "record: rest_s: 1e+61 is not a number from -1e+60 to 1e+60"},
       {line_with("\"samples_ns\":[1,1e308]"), "record: samples_ns: 1e+308 is not a number from -1e+60 to 1e+60"},
       {line_with("\"samples_ns\":[1,null]"), "record: samples_ns: null is not a number"},
@@ -43,7 +43,7 @@ const std::vector<std::pair<std::string, std::string>>& hostile() {
       {line_with("\"kernels\":[\"a\",[]]"), "record: kernels: a list is not a text"},
       {line_with("\"near_floor\":1"), "record: near_floor: 1 is not true or false"},
       {line_with("\"problem\":true"), "record: problem: true is not a text"},
-      {many_names(500), "record: it has over 500 names"}};
+      {many_names(500), "record: more than 500 names"}};
   return all;
 }
 
@@ -121,7 +121,7 @@ TEST(HostileRecord, is_file_and_line_and_exit_code_1_in_every_command) {
       const std::string before = text_of(path);
       const Ran ran = attune_says({"bench", "forward f32 b1 h1 q16 k16 d8 full", "--out", path});
       EXPECT_EQ(ran.code, 1) << ran.err;
-      EXPECT_EQ(ran.err, join("attune bench: ", path, ":2: ", said, "; the file is left alone\n"));
+      EXPECT_EQ(ran.err, join("attune bench: ", path, ":2: ", said, "; the file is left unchanged\n"));
       EXPECT_EQ(text_of(path), before);
       const Ran report = attune_says({"report", path, "--out", temporary("page.html")});
       EXPECT_EQ(report.code, 1) << report.err;

@@ -144,7 +144,7 @@ TEST(Server, a_client_that_says_nothing_is_let_go) {
 TEST(ServeCommand, wrong_input_is_one_sentence) {
   const Ran folder = attune_says({"serve", temporary("no/such/folder/r.jsonl")});
   EXPECT_EQ(folder.code, 1);
-  EXPECT_TRUE(has(folder.err, "is not a file, nor in a folder where one can come")) << folder.err;
+  EXPECT_TRUE(has(folder.err, "is not a file in an existing folder")) << folder.err;
   std::ofstream(temporary("wrong.jsonl")) << "not json\n";
   const Ran wrong = attune_says({"serve", temporary("wrong.jsonl")});
   EXPECT_EQ(wrong.code, 1);
@@ -199,9 +199,9 @@ TEST(Serve, goes_on_with_what_it_had_whatever_is_appended) {
   ASSERT_TRUE(has(rows, "cpu_forward")) << rows;
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   for (const auto& [line, said] : std::vector<std::pair<std::string, std::string>>{
-           {"{\"attune_record\":2,\"rest_s\":1e999}", "record: 1e999 is beyond the numbers that a double has"},
-           {"{\"attune_record\":" + deep + "}", "record: lists and objects are over 16 deep in it"},
-           {"nothing", "record: it is not JSON, near its character 2"}}) {
+           {"{\"attune_record\":2,\"rest_s\":1e999}", "record: 1e999 is beyond the range of a double"},
+           {"{\"attune_record\":" + deep + "}", "record: lists and objects are nested more than 16 deep"},
+           {"nothing", "record: not JSON, near character 2"}}) {
     std::ofstream(live.path) << before << line << "\n";
     const std::string now = live.asked("/revision");
     EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") && has(now, join("\r\n\r\n", live.path, ":2: ", said, "\n"))) << now;

@@ -74,7 +74,7 @@ TEST(Memory, a_pattern_behind_a_bar_gives_the_bound_at_every_length) {
   EXPECT_EQ(bytes_of(rank, "block_begin"), 2u * 65 * 4);
   const Ran r = attune_says({"memory", "forward multihead f32 b1 s64 e64 h2 | causal"});
   EXPECT_EQ(r.code, 2);
-  EXPECT_NE(r.err.find("of a module both passes are said: 'multihead f32 b1 s64 e64 h2 | causal' is its line"),
+  EXPECT_NE(r.err.find("a pass given with a module line; give 'multihead f32 b1 s64 e64 h2 | causal', both passes"),
             std::string::npos)
       << r.err;
   EXPECT_NE(attune_says({"memory", line + " | spiral"}).err.find("'spiral' is not one of"), std::string::npos);
@@ -144,8 +144,7 @@ TEST(Memory, scores_are_those_of_a_record) {
 TEST(Memory, of_a_device_that_is_not_here_nobody_says_the_longest_context) {
   const Ran r = attune_says({"memory", "--device", "h200"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(r.out, "NVIDIA H200, which is not here: nobody says how much memory it has, nor which context is the "
-                   "longest\n");
+  EXPECT_EQ(r.out, "NVIDIA H200, not in this machine: its memory and the longest context are unknown\n");
 }
 
 TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {
@@ -166,7 +165,7 @@ TEST(Memory, the_longest_context_fits_and_one_more_does_not) {
   EXPECT_EQ(fits.code, 0) << fits.err;
   EXPECT_LE(json::parse(fits.out)["total_bytes"].get<uint64_t>(), room);
   EXPECT_EQ(more.code, 3);
-  EXPECT_TRUE(has(more.err, " together do not fit in ")) << more.err;
+  EXPECT_TRUE(has(more.err, " do not fit into the ")) << more.err;
   EXPECT_GT(json::parse(more.out)["total_bytes"].get<uint64_t>(), room);
   EXPECT_TRUE(json::parse(more.out).contains("error"));
 }
@@ -215,7 +214,7 @@ TEST(Memory, without_a_problem_the_device_alone) {
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(has(r.out, "lent to threads of this process")) << r.out;
   const Ran text = attune_says({"memory", "forward f32 b1 h8 q64 k64 d64 causal"});
-  for (const char* part : {"workspace", "together", "a token", "not stored", "longest"})
+  for (const char* part : {"workspace", "together", "per token", "not stored", "longest"})
     EXPECT_TRUE(has(text.out, part)) << part << "\n" << text.out;
 }
 

@@ -31,8 +31,7 @@ TEST_F(WithoutProc, no_peer_is_hosted_by_a_script_of_the_current_folder) {
     const Ran ran = without_proc(std::string(attune) + " bench 'forward f32 b1 h1 q16 k16 d8 full' --peer torch:sdpa");
     EXPECT_EQ(ran.code, 3) << ran.out << ran.err;
     EXPECT_EQ(ran.out, "");
-    EXPECT_EQ(ran.err, "attune bench: --peer: nothing says where this program is and how it was called: /proc is not "
-                       "here\n");
+    EXPECT_EQ(ran.err, "attune bench: --peer: cannot find this program and its command line: /proc is missing\n");
   }
 }
 
@@ -40,7 +39,7 @@ TEST_F(WithoutProc, profile_does_not_know_its_own_kernels) {
   for (const char* const more : {"", " --run 'forward f32 b1 h1 q16 k16 d8 full'"}) {
     const Ran ran = without_proc(std::string("attune profile") + more);
     EXPECT_EQ(ran.code, 3) << ran.out << ran.err;
-    EXPECT_EQ(ran.err, "attune profile: nothing says where this program is: /proc is not here\n");
+    EXPECT_EQ(ran.err, "attune profile: cannot find the file of this program: /proc is missing\n");
   }
 }
 

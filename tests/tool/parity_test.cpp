@@ -66,7 +66,7 @@ TEST(parity, mistakes_are_told_apart_by_the_exit_code) {
   EXPECT_EQ(call({"parity", "--case", kCase, "--coverage"}).code, kUsage);
   EXPECT_EQ(call({"parity", "--device", "toaster"}).code, kUsage);
   EXPECT_EQ(call({"parity", "--device", "h200"}).code, kMachine);
-  // Nothing ran, which is not the same as "none failed".
+  // Nothing ran: that is not "nothing failed".
   const Answer none = call({"parity", "--backend", "cpu_forward", "--case", "backward f32 b1 h1 q1 k1 d8 full"});
   EXPECT_EQ(none.code, kFailed);
   EXPECT_EQ(none.last_line(), "0 passed, 0 failed");
@@ -162,7 +162,7 @@ TEST(features, come_from_supports) {
 // Without GPU code the table of an H200 is nearly empty, which is not a gap in the library.
 TEST(features, of_a_gpu_say_whether_the_build_has_code_for_one) {
   const bool none = cuda::built_for().empty();
-  const char* said = "h200 (NVIDIA H200)\n  this build has no GPU code: backends of a GPU are not among these\n";
+  const char* said = "h200 (NVIDIA H200)\n  this build has no GPU code, so GPU backends are missing here\n";
   EXPECT_EQ(call({"features", "--device", "h200"}).out.starts_with(said), none);
   EXPECT_EQ(call({"features", "--device", "cpu"}).out.find("GPU code"), std::string::npos);
   EXPECT_EQ(json::parse(call({"features", "--device", "h200", "--json"}).out)["devices"][0]["gpu_code"],

@@ -180,8 +180,8 @@ TEST(Peers, one_without_room_is_out_of_memory_and_longer_rows_do_not_try_it) {
   b.peers = {&too_large(), &too_large_to_run()};
   records = measure_row(one_key(4), b);
   ASSERT_EQ(records.size(), 3u);
-  EXPECT_EQ(records[0].message, "torch:math: not tried: there was no room for " + name(one_key(2)));
-  EXPECT_EQ(records[1].message, "torch:efficient: not tried: there was no room for " + name(one_key(2)));
+  EXPECT_EQ(records[0].message, "torch:math: not tried: not enough memory for the shorter " + name(one_key(2)));
+  EXPECT_EQ(records[1].message, "torch:efficient: not tried: not enough memory for the shorter " + name(one_key(2)));
   EXPECT_EQ(records[1].status, "oom");
   EXPECT_EQ(fake.asked, "");
   EXPECT_EQ(records[2].status, "ok");

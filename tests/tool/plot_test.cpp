@@ -49,7 +49,7 @@ TEST(Plot, of_one_length_says_that_there_is_nothing_to_plot) {
   const Ran r =
       attune_says({"bench", "--len", "16", "--dim", "16", "--heads", "1", "--max-seconds", "0.02", "--plot"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(r.out.ends_with("nothing is plotted: no problem was measured at two lengths\n")) << r.out;
+  EXPECT_TRUE(r.out.ends_with("nothing to plot: no problem was measured at two lengths\n")) << r.out;
 }
 
 }  // namespace

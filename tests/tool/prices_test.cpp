@@ -43,10 +43,10 @@ TEST(Prices, a_run_is_billed_in_whole_steps_and_not_below_the_minimum) {
 TEST(Prices, every_mistake_names_its_line_and_what_is_accepted) {
   EXPECT_EQ(said(""), "p.tsv:1: the first line is not 'attune-prices 1'");
   EXPECT_EQ(said("attune-prices 2\n"), "p.tsv:1: the first line is not 'attune-prices 1'");
-  EXPECT_EQ(said("attune-prices 1\n# nothing\n"), "p.tsv: it has no offer");
+  EXPECT_EQ(said("attune-prices 1\n# nothing\n"), "p.tsv: no offers");
   EXPECT_EQ(said("attune-prices 1\noffers\ta\n"), "p.tsv:2: 'offers' is not 'offer', a comment (#) or empty");
-  EXPECT_TRUE(has(said(offer("a\tb\t1 an hour\tby the second")), "p.tsv:2: an offer has 6 fields"));
-  EXPECT_TRUE(has(said(offer("\t*\t1 an hour\tby the second\tminimum 0")), "needs a name and a device"));
+  EXPECT_TRUE(has(said(offer("a\tb\t1 an hour\tby the second")), "p.tsv:2: offer has 5 fields, not 6"));
+  EXPECT_TRUE(has(said(offer("\t*\t1 an hour\tby the second\tminimum 0")), "offer without a name or device"));
   for (const char* price : {"free an hour", "-1 an hour", "1", "1 a day", "nan an hour", "1e400 an hour", "1 an hour "})
     EXPECT_TRUE(has(said(offer(join("a\t*\t", price, "\tby the second\tminimum 0"))), "is not a number of dollars and"))
         << price;

@@ -176,7 +176,7 @@ TEST(Report, advice_never_names_what_was_wrong_and_says_where_nothing_compares) 
   const Report r = report_of(records);
   ASSERT_EQ(r.advice.size(), 1u);
   EXPECT_EQ(r.advice[0].sentence,
-            "Only cpu_forward was measured, at 3 problems: nothing says whether another is faster.");
+            "Only cpu_forward was measured, at 3 problems: no comparison is possible.");
 }
 
 TEST(Report, what_was_not_checked_is_not_recommended_and_is_counted) {
@@ -188,15 +188,15 @@ TEST(Report, what_was_not_checked_is_not_recommended_and_is_counted) {
             "Left out: 2 rows whose result was not checked.");
   const auto right = [&]() -> Fact {
     for (const Fact& f : r.facts)
-      if (f.name == "results right") return f;
+      if (f.name == "results correct") return f;
     return {};
   };
   EXPECT_EQ(right().value, "4 of 6");
-  EXPECT_EQ(right().detail, "2 not checked, the others on the buffers that were timed");
+  EXPECT_EQ(right().detail, "2 not checked, the others on the timed buffers");
   EXPECT_EQ(right().tone, Tone::plain);
   for (Record& one : records) one.parity.verdict = "UNCHECKED";
   r = report_of(records);
-  EXPECT_EQ(r.advice.at(0).sentence, "Nothing is recommended: of 6 rows no result was checked.");
+  EXPECT_EQ(r.advice.at(0).sentence, "No recommendation: none of 6 rows has a checked result.");
   EXPECT_EQ(right().value, "0 of 6");
 }
 
@@ -277,12 +277,12 @@ TEST(Report, parity_table_counts_and_names_the_worst) {
   EXPECT_EQ(s.figures[0].table.rows[1][4].text, records[5].problem);
   EXPECT_EQ(s.figures[1].table.rows.at(0)[3].text, "row 3 is zero");
   const auto right = std::find_if(report.facts.begin(), report.facts.end(),
-                                  [](const Fact& f) { return f.name == "results right"; });
+                                  [](const Fact& f) { return f.name == "results correct"; });
   ASSERT_NE(right, report.facts.end());
   EXPECT_EQ(right->value, "5 of 6");
   EXPECT_EQ(right->tone, Tone::bad);
   EXPECT_TRUE(std::count(report.verdicts.begin(), report.verdicts.end(),
-                         "Checked on the very buffers that were timed: 1 FAIL, 5 PASS."));
+                         "Checked on the timed buffers: 1 FAIL, 5 PASS."));
 }
 
 TEST(Report, clock_and_power_are_traced_by_row) {
@@ -334,8 +334,8 @@ TEST(Report, caveats_name_what_limits_the_numbers) {
   records[5].aa_spread = 0.021;
   std::string all;
   for (const std::string& s : report_of(records).caveats) all += s + "\n";
-  for (const char* part : {"1 row failed the check", "ran out of time", "cost of an empty call", "changed files",
-                           "governor", "ended as 'failed'", "up to 2.1 %"})
+  for (const char* part : {"1 row computed a wrong result", "ran out of time", "cost of an empty call",
+                           "uncommitted changes", "governor", "ended as 'failed'", "up to 2.1 %"})
     EXPECT_TRUE(has(all, part)) << part << "\n" << all;
 }
 
@@ -352,10 +352,10 @@ TEST(Report, a_gpu_is_named_with_what_held_it_back) {
   std::string caveats;
   for (const std::string& c : report.caveats) caveats += c + "\n";
   EXPECT_TRUE(has(caveats, "1 row are within five times the cost of an empty kernel: launch-bound")) << caveats;
-  EXPECT_TRUE(has(caveats, "1 row ran while the GPU held its clock back")) << caveats;
+  EXPECT_TRUE(has(caveats, "1 row ran while the GPU throttled its clock")) << caveats;
   EXPECT_TRUE(has(caveats, "1 row ran at less than three quarters of the GPU's highest clock: THROTTLED")) << caveats;
-  EXPECT_TRUE(has(caveats, "1 row have launches of the host in some of their times")) << caveats;
-  EXPECT_FALSE(has(caveats, "governor")) << caveats;  // concerns the host's clock, which does not matter here
+  EXPECT_TRUE(has(caveats, "1 row include launch time of the host in some samples")) << caveats;
+  EXPECT_FALSE(has(caveats, "governor")) << caveats;  // of the host's clock, which does not count here
   const std::string page = to_markdown(report);
   EXPECT_TRUE(has(page, "Test GPU, GPU-1, 700 W, ECC on")) << page;
   EXPECT_TRUE(has(page, "sm80\\_forward warm")) << page;

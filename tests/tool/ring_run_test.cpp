@@ -72,7 +72,7 @@ TEST(RingRun, what_is_not_timed_says_so) {
   EXPECT_EQ(said("forward f32 b2 h4 q25 k25 d16 causal ragged : ring layout=ring ranks=2 tokens=50"),
             "not built: ranks are timed over linear keys only");
   EXPECT_EQ(said("backward f32 b1 h4 q25 k25 d16 causal sink : ring layout=ring ranks=2 tokens=50"),
-            "not built: ranks are timed without sinks in a backward, whose gradients they would add up");
+            "not built: ranks are timed without sinks in a backward, because they would sum their gradients");
   Device gpu = this_cpu();
   gpu.kind = DeviceKind::cuda;
   const Problem two = problem("forward f32 b1 h4 q25 k25 d16 causal : ring layout=ring ranks=2 tokens=50");
@@ -102,7 +102,7 @@ TEST(RingRun, ranks_that_share_a_gpu_are_checked_and_timed) {
         EXPECT_EQ(made[0].parity.verdict, "PASS") << name(p) << ": " << made[0].parity.message;
         EXPECT_GE(made[0].samples_ns.size(), 3u);
         EXPECT_GT(made[0].workspace_bytes, 0u);
-        EXPECT_NE(made[0].why.find("with a stream each on one GPU"), std::string::npos) << made[0].why;
+        EXPECT_NE(made[0].why.find("with one stream each on one GPU"), std::string::npos) << made[0].why;
       }
 }
 

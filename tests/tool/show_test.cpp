@@ -38,8 +38,8 @@ TEST(Show, says_what_a_gpu_was_like) {
   r.floor_ns = 300, r.slowed_by = "power cap", r.watts = 690.4, r.late_batches = 1;
   r.joules = 0.0123, r.sustained_watts = 650, r.sustained_ns = 1100;
   derive(r);
-  EXPECT_TRUE(has(row_text(r), "launch-bound, slowed by power cap, launches are in some of the times, 1755 MHz, 690 W, "
-                               "12.3 mJ a call, 650 W and 1.10 us sustained"))
+  EXPECT_TRUE(has(row_text(r), "launch-bound, slowed by power cap, some times include launches, 1755 MHz, 690 W, "
+                               "12.3 mJ per call, 650 W and 1.10 us sustained"))
       << row_text(r);
   r.threads = 1;
   EXPECT_TRUE(has(row_text(r), "near the floor of a call")) << row_text(r);

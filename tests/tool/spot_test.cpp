@@ -194,7 +194,7 @@ TEST(Spot, sees_a_branch_too_few_and_blocks_that_no_score_chose) {
       if (load(blocks, 0, i, g, 3) > 3) store(blocks, 0, i, g, 1, 1);
   const Checked c = nsa.check();
   EXPECT_EQ(c.verdict, "FAIL");
-  EXPECT_EQ(c.message.rfind("chosen blocks of row ", 0), 0u) << c.message;
+  EXPECT_EQ(c.message.rfind("selected blocks of row ", 0), 0u) << c.message;
 }
 
 TEST(Spot, the_first_and_the_last_row_are_always_drawn) {
@@ -358,7 +358,7 @@ TEST(Row, longer_than_what_did_not_fit_is_not_tried) {
   const Record longer = row("forward f32 b4096 h128 q1048576 k1048576 d128 causal");
   EXPECT_EQ(longer.status, "oom");
   EXPECT_EQ(longer.message,
-            "attune: not tried: there was no room for forward f32 b4096 h128 q524288 k524288 d128 causal");
+            "attune: not tried: not enough memory for the shorter forward f32 b4096 h128 q524288 k524288 d128 causal");
   for (const char* line : {"forward f32 b4096 h128 q1048576 k1048576 d64 causal",  // another shape, and a shorter one
                            "forward f32 b4096 h128 q262144 k262144 d128 causal"})
     EXPECT_EQ(row(line).message.rfind("not enough memory: ", 0), 0u) << row(line).message;

@@ -32,7 +32,7 @@ class StoreTest : public testing::Test {
   Store db{};
   void SetUp() override {
     if (const Status s = db.open(path, true); !s.ok()) {
-      ASSERT_TRUE(has(s.message, "SQLite is not here")) << s.message;
+      ASSERT_TRUE(has(s.message, "SQLite is not installed")) << s.message;
       GTEST_SKIP() << s.message;
     }
   }
@@ -76,8 +76,8 @@ TEST_F(StoreTest, a_baseline_is_what_it_was_last_set_to) {
   ASSERT_EQ(db.baseline("main", out).message, "");
   ASSERT_EQ(out.size(), 1u);
   EXPECT_EQ(out[0].provenance.commit, "def");
-  EXPECT_EQ(db.baseline("mian", out).message, "store: the baseline 'mian' is not one of main");
-  EXPECT_EQ(db.set_baseline("empty", {}).message, "store: a baseline has records, and there are none");
+  EXPECT_EQ(db.baseline("mian", out).message, "store: no baseline 'mian'; it has main");
+  EXPECT_EQ(db.set_baseline("empty", {}).message, "store: no records given for the baseline");
 }
 
 TEST_F(StoreTest, what_is_not_a_store_is_left_alone) {
@@ -87,7 +87,7 @@ TEST_F(StoreTest, what_is_not_a_store_is_left_alone) {
   EXPECT_NE(s.open(other, true).message, "");
   EXPECT_EQ(text_of(other), "my notes, which are no database at all");
   Store none;
-  EXPECT_TRUE(has(none.open(temporary("none.db"), false).message, "is not there yet: attune store FILE makes it"));
+  EXPECT_TRUE(has(none.open(temporary("none.db"), false).message, "does not exist; attune store FILE creates it"));
 }
 
 TEST_F(StoreTest, many_processes_may_make_it_at_once) {
@@ -124,7 +124,7 @@ TEST_F(StoreTest, the_commands_add_name_and_show_each_step) {
   }
   const Ran added = attune_says({"store", file, "--db", store, "--baseline", "main"});
   EXPECT_EQ(added.code, 0) << added.err;
-  EXPECT_TRUE(has(added.out, "3 added, 0 were there\n")) << added.out;
+  EXPECT_TRUE(has(added.out, "3 added, 0 already stored\n")) << added.out;
   EXPECT_TRUE(has(added.out, "baseline main: 3 records\n")) << added.out;
   const Ran shown = attune_says({"history", three()[0].problem, "--db", store});
   EXPECT_EQ(shown.code, 0) << shown.err;
@@ -155,7 +155,7 @@ TEST_F(StoreTest, history_tells_series_apart_and_finds_the_line_that_bench_takes
   EXPECT_EQ(by_bound.code, 0) << by_bound.err;
   const Ran untimed = attune_says({"history", failed.problem, "--db", path});
   EXPECT_EQ(untimed.code, 1);
-  EXPECT_EQ(untimed.err, "attune history: none of 1 records has a time; --records has them\n");
+  EXPECT_EQ(untimed.err, "attune history: none of 1 matching records has a time; --records prints them\n");
 }
 
 TEST_F(StoreTest, a_name_with_a_byte_that_is_no_text_is_still_one_document) {
@@ -173,7 +173,7 @@ TEST_F(StoreTest, one_record_that_cannot_be_read_keeps_nobody_from_the_others) {
   Record bad = at("2026-01-04T00:00:00Z", 1000);
   bad.samples_ns[7] = 1e308;  // finite, but ten times it is not
   ASSERT_EQ(db.set_baseline("bad", std::vector{three()[0], bad}).message, "");
-  const std::string said = path + ": record 4 is left out: record: samples_ns: null is not a number";
+  const std::string said = path + ": skipped record 4: record: samples_ns: null is not a number";
   std::vector<Record> out;
   ASSERT_EQ(db.find({}, out).message, "");
   EXPECT_EQ(out.size(), 3u);
@@ -201,10 +201,10 @@ TEST_F(StoreTest, one_record_that_cannot_be_read_keeps_nobody_from_the_others) {
 TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   const Ran none = attune_says({"history", "--db", temporary("nothing.db")});
   EXPECT_EQ(none.code, 3);
-  EXPECT_TRUE(has(none.err, "is not there yet")) << none.err;
+  EXPECT_TRUE(has(none.err, "does not exist")) << none.err;
   const Ran no_file = attune_says({"store", "--baseline", "main", "--db", path});
   EXPECT_EQ(no_file.code, 2);
-  EXPECT_TRUE(has(no_file.err, "--baseline is for the records of files")) << no_file.err;
+  EXPECT_TRUE(has(no_file.err, "--baseline: given without a file")) << no_file.err;
   const Ran folder = attune_says({"store", "/", "--db", path});
   EXPECT_EQ(folder.code, 1);
   EXPECT_EQ(folder.err, "attune store: records: '/' cannot be read: Is a directory\n");
@@ -213,20 +213,20 @@ TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   EXPECT_EQ(unknown.err, "attune history: problem line: expected forward or backward at 'no such line'\n");
   const Ran none_of_it = attune_says({"history", "forward f32 b1 h8 q1 k1 d64 full", "--db", path});
   EXPECT_EQ(none_of_it.code, 1);
-  EXPECT_EQ(none_of_it.err, "attune history: no record is of that\n");
+  EXPECT_EQ(none_of_it.err, "attune history: no stored record matches\n");
   std::ofstream(temporary("torn.jsonl")) << to_json(three()[0]).substr(0, 40);
   const Ran torn = attune_says({"store", temporary("torn.jsonl"), "--db", path});
   EXPECT_EQ(torn.code, 1);
-  EXPECT_EQ(torn.err, join("attune store: ", temporary("torn.jsonl"), ":1: the line is unfinished, and is left out\n",
-                           "attune store: the files hold no record; attune bench --json writes them\n"));
+  EXPECT_EQ(torn.err, join("attune store: ", temporary("torn.jsonl"), ":1: skipped an incomplete line\n",
+                           "attune store: the files hold no records; attune bench --json writes them\n"));
 }
 
 TEST(DefaultStore, is_where_the_user_keeps_data) {
   const Ran r = attune_says({"store"}, {"XDG_DATA_HOME=/nowhere/data"});
-  EXPECT_TRUE(has(r.err, "'/nowhere/data/attune/records.db' is not there yet") || has(r.err, "SQLite is not here"))
+  EXPECT_TRUE(has(r.err, "'/nowhere/data/attune/records.db' does not exist") || has(r.err, "SQLite is not installed"))
       << r.err;
   const Ran said = attune_says({"store"}, {"ATTUNE_STORE=/nowhere/s.db"});
-  EXPECT_TRUE(has(said.err, "'/nowhere/s.db'") || has(said.err, "SQLite is not here")) << said.err;
+  EXPECT_TRUE(has(said.err, "'/nowhere/s.db'") || has(said.err, "SQLite is not installed")) << said.err;
 }
 
 }  // namespace

@@ -181,7 +181,7 @@ TEST(Sweep, a_row_that_takes_too_long_is_left_out_and_says_so) {
   ASSERT_EQ(out.size(), 5u);  // two backends of the other rows
   EXPECT_EQ(out[2].subject, "attune");
   EXPECT_EQ(out[2].status, "unsupported");
-  EXPECT_TRUE(out[2].message.starts_with("not tried: a call is reckoned at ")) << out[2].message;
+  EXPECT_TRUE(out[2].message.starts_with("not tried: one call is estimated at ")) << out[2].message;
   EXPECT_EQ(out[4].status, "ok");
   Sweep again = small_sweep();
   again.rows.resize(3);
@@ -251,7 +251,7 @@ TEST(Sweep, a_file_that_is_something_else_is_left_alone) {
   for (const char* const notes : {"my notes", "my notes\n", "my notes\n\n"}) {
     std::ofstream(path) << notes;
     EXPECT_EQ(RecordFile().open(path).message,
-              join("records: '", path, "' ends in something that is not a record, and is left alone"));
+              join("records: '", path, "' does not end with a record; the file is left unchanged"));
     EXPECT_EQ(text_of(path), notes);
   }
 }
@@ -273,7 +273,7 @@ TEST(Sweep, the_command_goes_on_where_it_was_killed) {
   std::ofstream(path) << whole.substr(0, second + 100);  // killed in the second row
   const Ran r = attune_says(words);
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.err, "1 of 2 rows are in ")) << r.err;
+  EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;
   EXPECT_EQ(text_of(path).substr(0, second), whole.substr(0, second));
   std::vector<Record> records;
   ASSERT_EQ(read_records(path, records).message, "");
@@ -283,14 +283,15 @@ TEST(Sweep, the_command_goes_on_where_it_was_killed) {
   std::string changed = text_of(path);
   changed.replace(dirty, changed.find(',', dirty) - dirty, "\"dirty\":true");
   std::ofstream(path) << changed;
-  EXPECT_TRUE(has(attune_says(words).err, "of changed files, which no commit names")) << changed.substr(0, 2000);
+  EXPECT_TRUE(has(attune_says(words).err, "warning: uncommitted changes")) << changed.substr(0, 2000);
   const Ran none = attune_says({"bench", "--resume"});
   EXPECT_EQ(none.code, 2);
-  EXPECT_EQ(none.err, "attune bench: --resume needs the file to go on with: --out\n");
+  EXPECT_EQ(none.err, "attune bench: --resume: no file to continue; give one with --out\n");
   const Ran lengths = attune_says({"bench", "forward f32 b2 h1 q8 k8 d16 causal ragged", "--lengths", "3,8", "--out",
                                    path, "--resume"});
   EXPECT_EQ(lengths.code, 2);
-  EXPECT_EQ(lengths.err, "attune bench: --resume is not with --lengths: no record says which it was measured with\n");
+  EXPECT_EQ(lengths.err,
+            "attune bench: --resume: not accepted with --lengths, because records do not hold lengths\n");
 }
 
 TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
@@ -313,7 +314,7 @@ TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
   for (size_t n = 1; n < seen().size(); ++n) EXPECT_EQ(seen()[n].status, "interrupted");
   const Ran r = attune_says({"bench", quick, slow, "--max-seconds", "0.05", "--out", path, "--resume"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.err, "1 of 2 rows are in ")) << r.err;
+  EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;
   EXPECT_EQ(table_of(seen()), (std::vector<std::string>{quick + " | cpu_forward | ok", slow + " | cpu_forward | ok"}));
 }
 
@@ -327,9 +328,9 @@ TEST(Sweep, lengths_are_those_of_the_rows_with_ragged_keys) {
   const Ran both = says({ragged, dense});
   EXPECT_EQ(both.code, 0) << both.err;
   EXPECT_TRUE(has(both.out, ragged) && has(both.out, dense)) << both.out;
-  EXPECT_EQ(says({dense}).err, "attune bench: --lengths is for ragged keys, not: " + dense + "\n");
+  EXPECT_EQ(says({dense}).err, "attune bench: --lengths: no problem has ragged keys: " + dense + "\n");
   const std::string three = "forward f32 b3 h1 q8 k8 d16 causal ragged";
-  EXPECT_EQ(says({dense, three}).err, "attune bench: --lengths: 2 of them for 3 sequences in: " + three + "\n");
+  EXPECT_EQ(says({dense, three}).err, "attune bench: --lengths: 2 lengths given for 3 sequences of: " + three + "\n");
 }
 
 TEST(Sweep, the_command_says_what_it_cuts_off) {
@@ -342,7 +343,7 @@ TEST(Sweep, the_command_says_what_it_cuts_off) {
   std::ofstream(path) << whole.substr(0, whole.rfind('\n', whole.size() - 2) + 40);
   const Ran r = attune_says(words);
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.err, join("1 record of an unfinished row is cut off the end of ", path, "\n"))) << r.err;
+  EXPECT_TRUE(has(r.err, join("removed 1 record of an unfinished row from the end of ", path, "\n"))) << r.err;
   std::vector<Record> records;
   ASSERT_EQ(read_records(path, records).message, "");
   EXPECT_EQ(records.size(), 4u);

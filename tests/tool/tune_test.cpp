@@ -186,7 +186,7 @@ TEST(Tune, a_key_where_the_named_baseline_was_not_measured_says_so_and_has_no_ru
   const Gathered g = gather(all, {.against = "cpu_standard"});
   const TunedFile f = tune(g.devices.at(0), {}, {});
   ASSERT_EQ(f.keys.size(), 2u);
-  EXPECT_EQ(f.keys[0].sentence, "cpu_standard was not measured here: there is nothing to hold the others against");
+  EXPECT_EQ(f.keys[0].sentence, "cpu_standard was not measured: no baseline for the others");
   EXPECT_TRUE(f.keys[0].rules.empty());
   EXPECT_TRUE(f.keys[0].rows.at(0).ends_with("\tcpu_standard was not measured")) << f.keys[0].rows[0];
   EXPECT_EQ(f.keys[1].sentence, "against cpu_standard, margin 20 %: cpu_forward from 256");
@@ -231,7 +231,7 @@ TEST(Tune, what_refuses_a_problem_is_no_candidate_and_what_never_ran_makes_no_ru
   auto all = crossing();
   for (const int n : {1, 3, 5}) all[size_t(n)].status = "unsupported";
   TunedFile f = tuned(all);
-  EXPECT_EQ(f.keys.at(0).sentence, "only cpu_forward was measured: there is nothing to choose");
+  EXPECT_EQ(f.keys.at(0).sentence, "only cpu_forward was measured: nothing to choose from");
   EXPECT_TRUE(f.rules().empty());
   for (Record& r : all) r.status = "failed";
   EXPECT_TRUE(tuned(all).rules().empty());
@@ -239,7 +239,7 @@ TEST(Tune, what_refuses_a_problem_is_no_candidate_and_what_never_ran_makes_no_ru
 TEST(Tune, of_one_backend_there_is_no_rule) {
   const TunedFile f = tuned({record("cpu_forward", 64, 1e3)});
   EXPECT_TRUE(f.rules().empty());
-  EXPECT_EQ(f.keys.at(0).sentence, "only cpu_forward was measured: there is nothing to choose");
+  EXPECT_EQ(f.keys.at(0).sentence, "only cpu_forward was measured: nothing to choose from");
 }
 TEST(Tune, the_last_record_of_a_row_counts_and_most_threads_and_the_headline_timing) {
   auto all = crossing();
@@ -327,7 +327,7 @@ TEST(TuneFile, rules_stay_where_new_records_decide_nothing) {
     TunedFile now = tuned(records);
     keep(before, now);
     EXPECT_EQ(rules(now), rules(before));
-    EXPECT_TRUE(now.keys.at(0).sentence.ends_with("; the rules that were there stay")) << now.keys[0].sentence;
+    EXPECT_TRUE(now.keys.at(0).sentence.ends_with("; the existing rules stay")) << now.keys[0].sentence;
     TunedFile again, read;
     ASSERT_TRUE(from_text(to_text(now), "x.tsv", read).ok());
     again = tuned(records, read.rules());
@@ -447,7 +447,7 @@ TEST(TuneCommand, says_where_the_planner_reads_another_file) {
   const std::string records = written("where.jsonl", crossing()), other = temporary("where.tsv");
   const std::string word = file_word(Device{.name = "Test CPU"}), home = temporary("/attune/" + word + ".tsv");
   Ran r = attune_says({"tune", records, "--out", other});
-  EXPECT_TRUE(has(r.out, "here the planner reads no file for this device; ATTUNE_TUNED names one")) << r.out;
+  EXPECT_TRUE(has(r.out, "here the planner reads no file for this device; set ATTUNE_TUNED")) << r.out;
   r = attune_says({"tune", records});
   EXPECT_TRUE(has(r.out, "wrote " + home)) << r.out;
   EXPECT_FALSE(has(r.out, "here the planner")) << r.out;
@@ -524,7 +524,7 @@ TEST(TuneCommand, rules_that_are_slower_than_their_rows_say_so) {
   EXPECT_FALSE(has(good, "measure longer")) << good;
   for (size_t n = 0; n < all[6].samples_ns.size(); ++n) all[6].samples_ns[n] *= n % 3 == 0 ? 0.5 : n % 3 == 1 ? 1 : 3;
   const Ran r = attune_says({"tune", written("n.jsonl", all), "--out", temporary("n.tsv"), "--fresh"});
-  EXPECT_TRUE(has(r.out, "  at 4 of the 4 rows that it was made from the choice is more than 20 % slower than the "
+  EXPECT_TRUE(has(r.out, "  warning: at 4 of the 4 rows behind the rules the choice is more than 20 % slower than the "
                          "fastest: their intervals are wide, measure longer\n")) << r.out;
 }
 TEST(TuneCommand, mistakes_are_one_sentence) {
@@ -538,9 +538,9 @@ TEST(TuneCommand, mistakes_are_one_sentence) {
   EXPECT_TRUE(r.err.starts_with("attune tune: --against: 'cpu_standrad' is not one of ")) << r.err;
   r = attune_says({"tune", records, "--against", "reference"});
   EXPECT_EQ(r.code, 2);
-  EXPECT_EQ(r.err, "attune tune: --against: reference is for checking, and no record of it counts\n");
+  EXPECT_EQ(r.err, "attune tune: --against: reference runs only by name, so its records do not count\n");
   r = attune_says({"tune", written("p.jsonl", {record("torch:sdpa", 64, 1)})});
-  EXPECT_EQ(r.err, "attune tune: no record can be tuned on: 1 record: torch:sdpa is not a backend of this build\n");
+  EXPECT_EQ(r.err, "attune tune: no record can be used: 1 record: torch:sdpa is not a backend of this build\n");
   r = attune_says({"tune", written("live.jsonl", {}), "--watch", "/nowhere/calls.log"});
   EXPECT_EQ(r.code, 3);
   EXPECT_TRUE(has(r.err, "/nowhere/calls.log cannot be read")) << r.err;

@@ -78,7 +78,7 @@ TEST(TuneWatch, a_log_without_a_problem_says_so) {
                      << this_cpu().name << ": no rule is for options\n";
   const Ran r = attune_says({"tune", temporary("none.jsonl"), "--watch", log, "--once", "--out", temporary("x.tsv")});
   EXPECT_EQ(r.code, 3);
-  EXPECT_EQ(r.err, "attune tune: --watch: " + log + " names no problem that a rule is for\n");
+  EXPECT_EQ(r.err, "attune tune: --watch: " + log + " has no problem that rules can cover\n");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace attune {
 namespace {
 
-constexpr size_t kMost = 100000;  // rows: more is a slip of the pen
+constexpr size_t kMost = 100000;  // rows; more is assumed to be a typo
 
 std::vector<std::string> split(std::string_view text, char at) {
   std::vector<std::string> parts;
@@ -24,7 +24,7 @@ std::vector<std::string> split(std::string_view text, char at) {
   }
 }
 
-// A number from the left of `text`, at least 1.
+// Takes a number of at least 1 from the front of `text`.
 bool take(std::string_view& text, int32_t& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   if (error != std::errc{} || out < 1) return false;
@@ -63,7 +63,7 @@ Status numbers_of(std::string_view what, std::string_view text, std::vector<int3
 
 std::vector<std::string> masks_of(std::string_view text) {
   std::vector<std::string> masks;
-  bool half = false;  // a window whose right side is still to come
+  bool half = false;  // the last mask is a window whose right side follows
   for (const std::string& part : split(text, ',')) {
     if (half) masks.back() += "," + part, half = false;
     else masks.push_back(part), half = part.starts_with("window");
@@ -76,7 +76,7 @@ Status bound_by(std::string_view pattern, Problem& p) {
   Pattern read;
   if (Status s = parse(pattern, whole, read); !s.ok()) return s;
   const int64_t most = bound(read, whole, p.batch, p.heads_q, true);
-  if (most > INT32_MAX) return Status::no("pattern '", pattern, "': ", most, " entries are over 2^31 - 1");
+  if (most > INT32_MAX) return Status::no("pattern '", pattern, "': ", most, " entries; at most 2^31 - 1");
   p.mask.blocks.bound = int32_t(most > 0 ? most : 1);
   return Status::good();
 }
@@ -106,7 +106,7 @@ Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
     if (Status s = numbers_of("dim", word, dims); !s.ok()) return s;
     for (const int32_t d : dims) dim_words.push_back(join(d));
   }
-  // Through the one parser of problem lines, so every value of an axis means what it means in a line.
+  // Every combination goes through the parser of problem lines, so an axis value means what it means in a line.
   for (const std::string& pass : split(a.pass, ','))
     for (const std::string& dtype : split(a.dtype, ','))
       for (const std::string& mask : masks_of(a.mask))
@@ -120,7 +120,7 @@ Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
                            " ", mask, a.options.empty() ? "" : " ", a.options);
                   BenchRow row;
                   if (Status s = parse_row(line, row); !s.ok()) return Status::no("'", line, "': ", s.message);
-                  if (out.size() >= kMost) return Status::no("the axes make more than ", kMost, " rows");
+                  if (out.size() >= kMost) return Status::no("axes: more than ", kMost, " rows");
                   out.push_back(row);
                 }
   return Status::good();
@@ -139,8 +139,8 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
         passes.push_back(word == "forward" ? Pass::forward : Pass::backward);
       }
     } else {
-      return Status::no(axis, ": rows of a suite, a file or the command line say it themselves; --pass and --len "
-                              "choose among them");
+      return Status::no(axis, ": given with a suite, a file or problem lines; only --pass and --len can select among "
+                              "their rows");
     }
   }
   const auto has = [](const auto& all, auto one) {
@@ -150,7 +150,7 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
     if (!row.not_built.empty()) return !given.empty();
     return !has(passes, row.problem.pass) || !has(lengths, whole_problem(row.problem).len_k);
   });
-  return rows.empty() ? Status::no("--pass and --len leave none of the rows") : Status::good();
+  return rows.empty() ? Status::no("--pass and --len: no row matches") : Status::good();
 }
 
 std::string name(const BenchRow& row) {

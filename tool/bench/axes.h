@@ -1,5 +1,5 @@
-// Problems from axes: every combination of the values given for each. "512-8192*2" is a range that doubles,
-// "512-2048+512" one that steps, and commas join values and ranges.
+// Rows of a benchmark, made from axes, problem lines or a file. Axes combine in every way. "512-8192*2" is a range
+// that doubles, "512-2048+512" a range with a step; commas join values and ranges.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,38 +8,38 @@
 
 namespace attune {
 
-// What one row of a measurement is about. Lists of blocks are those of a pattern, or drawn where none is said.
+// The subject matter of one row. Block lists come from `pattern`, or are drawn at random if it is empty.
 struct BenchRow {
   Problem problem{};
-  std::string pattern{};  // "random density=0.1 seed=7"; "" for none
-  std::string label{};      // of what is no problem: of a module its pass and line
-  std::string not_built{};  // of what a suite has and this tool cannot measure yet: why not
-  std::string module{};     // its line; `problem` is then its attention
-  double most_call_s = 0;   // of a suite: a row of which one call takes longer is not tried; 0: whatever it takes
+  std::string pattern{};    // "random density=0.1 seed=7"; "" for none
+  std::string label{};      // name of a row that is not a problem; for a module, its pass and line
+  std::string not_built{};  // why the tool cannot measure this row of a suite yet; "" if it can
+  std::string module{};     // module line; `problem` is then the attention inside
+  double most_call_s = 0;   // skip the row if one call is estimated to take longer; 0: no limit
 };
-std::string name(const BenchRow&);  // its line and pattern, or its label
-// "forward bf16 b1 h8 q4096 k4096 d64 causal blocks64x64x1 | random density=0.1": the bound is then the pattern's.
+std::string name(const BenchRow&);  // problem line and pattern, or the label
+// "forward bf16 b1 h8 q4096 k4096 d64 causal blocks64x64x1 | random density=0.1": the pattern sets the bound.
 Status parse_row(std::string_view text, BenchRow& out);
-// Sets the bound to the most entries that the pattern has; of ranks, over the whole, whose lists every one of them has.
+// Sets the bound to the most entries the pattern can have. Over ranks, every rank holds the lists of the whole problem.
 Status bound_by(std::string_view pattern, Problem&);
 
-struct Axes {  // as they are on the command line
+struct Axes {  // as given on the command line
   std::string pass = "forward", dtype = "f32", batch = "1", heads = "8", len = "512-2048*2", len_q = "", dim = "64",
               mask = "full", options = "";
 };
 
-// "512,1024-4096*2" -> 512, 1024, 2048, 4096. `what` begins the sentence of a mistake.
+// "512,1024-4096*2" -> 512, 1024, 2048, 4096. `what` is the option that an error message names.
 Status numbers_of(std::string_view what, std::string_view text, std::vector<int32_t>& out);
-// Splits at commas, except the one inside a window: "full,window1023,0" are two masks.
+// Splits at commas, except the comma inside a window: "full,window1023,0" is two masks.
 std::vector<std::string> masks_of(std::string_view text);
-// The last axis of the list above changes fastest, so that lengths lie next to each other.
+// The length changes fastest, so the rows of a sweep over lengths are adjacent.
 Status problems_of(const Axes&, std::vector<BenchRow>& out);
 
-// Of rows that were not made from axes: pass and len, where given ("--pass"), say which of them stay; the other axes
-// have no meaning there, and neither has a choice that leaves nothing.
+// Filters rows that were not made from axes. `given` lists the axes on the command line: "--pass" and "--len" select
+// rows. Any other axis is an error, and so is a selection that leaves no row.
 Status keep_rows(const Axes&, const std::vector<std::string>& given, std::vector<BenchRow>& rows);
 
-// The lines of a file; empty ones and those that begin with # are skipped, a mistake names file and line.
+// Reads problem lines from a file. Empty lines and lines that begin with # are skipped; errors name file and line.
 Status problems_in(const std::string& path, std::vector<BenchRow>& out);
 
 }  // namespace attune

@@ -10,7 +10,7 @@
 namespace attune {
 namespace {
 
-// Of block lists what fits into their bound, where the mask shows more: nothing else is known before there are lists.
+// For block lists, the bound limits the pairs; nothing else is known before the lists exist.
 double flops_of(const Problem& p) {
   const Cost all = cost(p);
   const Blocks& b = p.mask.blocks;
@@ -18,7 +18,7 @@ double flops_of(const Problem& p) {
   return b.q && listed < all.pairs ? all.flops * listed / all.pairs : all.flops;
 }
 
-// What the slow, obvious way computes: every pair, of native sparse attention once a branch.
+// Time of masked_dense, which computes every pair; for native sparse attention once per branch.
 double pairs_seconds(const Problem& p, double call) {
   Problem all = p;
   all.variant = {}, all.mask = {};
@@ -29,7 +29,7 @@ double pairs_seconds(const Problem& p, double call) {
 }  // namespace
 
 double call_seconds(const Problem& p, const Bench& bench) {
-  // A modest kernel, before anything is known; once there are ceilings, half of theirs.
+  // The rate of a modest kernel; half the ceiling once ceilings are measured.
   const bool gpu = bench.device.kind == DeviceKind::cuda;
   const double assumed = (gpu ? 1000.0 : 25.0) * bench.device.units * (p.dtype.kv == DType::bf16 ? 3 : 1);
   const double rate = bench.ceilings ? 0.5 * bench.ceilings->of(p.dtype.kv).gflops : assumed;
@@ -38,7 +38,7 @@ double call_seconds(const Problem& p, const Bench& bench) {
 
 double estimated_seconds(const Problem& p, const Bench& bench, size_t peers) {
   const double one = call_seconds(p, bench);
-  // Rest is part of a subject's time, and so is work before a batch; but some of each there is in any case.
+  // Rest and heating before a batch count as a subject's time; at least one of each takes place in any case.
   const double before = bench.timing.rest_seconds + bench.timing.heat_seconds;
   const auto subject = [&](double call) {
     const double wanted = std::max(0.2, 60 * call) + 4 * before;

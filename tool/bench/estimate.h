@@ -1,4 +1,4 @@
-// Guesses before anything is measured: how long a row takes, and whether its tensors fit.
+// Estimates made before anything is measured: how long a row takes, and whether its tensors fit.
 #pragma once
 #include <cmath>
 #include <optional>
@@ -7,15 +7,15 @@
 
 namespace attune {
 
-double call_seconds(const Problem&, const Bench&);  // of one call of a modest kernel
-double estimated_seconds(const Problem&, const Bench&, size_t peers);  // of a row with so many peers
+double call_seconds(const Problem&, const Bench&);                     // one call of a modest kernel
+double estimated_seconds(const Problem&, const Bench&, size_t peers);  // a row with this many peers
 
-// Whether one call takes longer than a suite waits for one: the row is not tried then.
+// True if one call is estimated to take longer than the suite allows; the row is then skipped.
 bool is_too_slow(const BenchRow&, const Bench&);
 
-double available_memory();  // bytes; infinite where the system does not say
-// Whether the tensors of a row fit. They are made on the host: of a CPU there are two of each meanwhile, and a GPU's
-// are one set there and one on the GPU.
+double available_memory();  // bytes; infinite if the system does not report it
+// True if the tensors of a row fit. All are made on the host: a CPU row holds two copies meanwhile, a GPU row one copy
+// on the host and one on the GPU.
 inline bool fits(double bytes, double host, std::optional<double> gpu = {}) {
   return (gpu ? 1.1 : 2.2) * bytes <= host && (!gpu || bytes <= *gpu);
 }

@@ -1,5 +1,5 @@
-// What every implementation of a problem really takes: each runs once, on memory of its own, and the system says how
-// much that was. The plan's workspace is held against it.
+// Measures how much memory each implementation of a problem really takes. Each runs once, and the operating system or
+// the driver reports the peak, to be compared with the plan's workspace.
 #pragma once
 #include "core/device.h"
 #include "tool/bench/axes.h"
@@ -8,8 +8,8 @@
 
 namespace attune {
 
-// A record of every backend that takes the problem, or of `backend` alone where it is not "", and of every peer; not
-// timed, and of use for its bytes alone.
+// One record for each backend that supports the problem (only `backend` if it is not "") and for each peer. Only the
+// byte counts of these records are meaningful; the times are not.
 Status measure_memory(const BenchRow&, const Device&, const std::string& device_word, const std::string& backend,
                       const std::vector<const attune_peer*>&, std::vector<Record>& out);
 

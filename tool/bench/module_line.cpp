@@ -1,5 +1,5 @@
-// Rows of modules as text: which lines they are, the attention inside, what can be timed and what it costs. A module's
-// line is read by the modules' own reader.
+// Rows of modules as text: how they are recognised and parsed, the attention inside, which of them can be timed, and
+// their flops and bytes. The module line itself is parsed by modules/settings.h.
 #include "machine/host.h"
 #include "modules/settings.h"
 #include "tool/subjects/module_run.h"
@@ -12,7 +12,7 @@ constexpr std::string_view kKind = "multihead ";
 
 Settings settings_of(const BenchRow& row) {
   Settings s;
-  (void)read_settings(row.module, s);  // it was read before
+  (void)read_settings(row.module, s);  // parse_module_row() has read it without error
   return s;
 }
 
@@ -25,7 +25,7 @@ bool is_module_row(std::string_view text) {
 }
 
 Status parse_module_row(std::string_view text, BenchRow& out) {
-  if (!is_module_row(text)) return Status::no("'", text, "' is not forward or backward and a line of a multihead");
+  if (!is_module_row(text)) return Status::no("'", text, "' is not 'forward' or 'backward' and a multihead line");
   const size_t space = text.find(' ');
   const std::string_view line = text.substr(space + 1);
   Settings s;
@@ -51,9 +51,9 @@ Status can_time_module(const BenchRow& row, const Device& device, Mode mode) {
   if (on_cpu && device.units != this_cpu().units)
     return Status::no("not built: modules are timed with all ", this_cpu().units, " threads, not ", device.units);
   if (s.dtype == DType::f32)
-    return Status::no("not built: a module is checked against itself in f32, and so those in f32 are not timed");
+    return Status::no("not built: modules in f32; modules are checked against themselves in f32");
   if (s.memory || s.dropout > 0 || (!variant.empty() && variant != "dilated"))
-    return Status::no("not built: modules are timed with plain, dilated and listed self-attention, without dropout");
+    return Status::no("not built: modules are timed with plain, dilated or block-sparse self-attention and no dropout");
   return Status::good();
 }
 
@@ -64,7 +64,7 @@ Cost module_attention_cost(const BenchRow& row, BlockCounts& counts) {
   BlockSource from{.counts = counts.data()};
   counts.fill(0);
   if (s.pattern.empty() || !attention_of(s, s.attention, s.pattern, s.len, listed, from.pattern).ok()) return cost(p);
-  // The module's own lists, built once more: one for all heads, or one for each.
+  // Builds the module's block lists again: one for all heads, or one per head.
   const int32_t heads = from.pattern.by_head() ? p.heads_q : 1, rows = int32_t(ceil_div(p.len_q, p.mask.blocks.q)) + 1;
   std::vector<int32_t> begin(size_t(heads) * size_t(rows)), column(size_t(p.mask.blocks.bound));
   Args a;

@@ -1,5 +1,5 @@
-// A row of a module, measured: made, compared with the same module in f32 by all its results, timed, and compared once
-// more with other inputs.
+// Measures one row of a module. The module is built, all its results are compared with the same module in f32, it is
+// timed, and it is compared once more with other inputs.
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -19,7 +19,7 @@ Checked compared(const ModuleRun& run, const ModuleRun& in_f32, int rows) {
   if (const Status s = run.compare(in_f32, c.error, where); !s.ok())
     return c.verdict = "FAIL", c.error = INFINITY, c.message = s.message, c;
   if (!(c.error <= 1))
-    c.verdict = "FAIL", c.message = join(where, " is ", c.error, " times as far from that in f32 as is allowed");
+    c.verdict = "FAIL", c.message = join(where, ": the difference from f32 is ", c.error, " times the tolerance");
   return c;
 }
 
@@ -44,7 +44,7 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   if (gpu) place.gpu = bench.device.index, place.stream = bench.timer->stream();
   if (const Status s = run.make(row, place); !s.ok())
     return end(status_word(s, "unsupported"), s.message);
-  const double needed = 3 * (gpu ? run.tensor_bytes() : run.bytes()), there = available_memory();  // f32: twice of it
+  const double needed = 3 * (gpu ? run.tensor_bytes() : run.bytes()), there = available_memory();  // f32 takes 2 of 3
   const auto no_room = [&] {
     end("oom", join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
                     " MB available"));

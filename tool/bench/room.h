@@ -1,5 +1,5 @@
-// What did not fit into memory, so that longer sequences of the same are not tried: each would take the time of its
-// tensors to say so again.
+// Rows that did not fit into memory. Longer sequences of the same problem are then skipped, which saves the time of
+// making their tensors.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,10 +10,10 @@ namespace attune {
 
 struct TooLong {
   Problem problem{};
-  std::string subject{};  // a backend; "attune": the tensors themselves
+  std::string subject{};  // a backend or peer; "attune": the tensors themselves
 };
 
-// The one of them that says so of this problem: the same but for lengths, none of which is longer. Null: none does.
+// Finds a row that rules this problem out: the same but for its lengths, neither of which is longer. Null if none.
 const TooLong* no_room_for(const Problem&, std::string_view subject, const std::vector<TooLong>&);
 
 }  // namespace attune

@@ -24,13 +24,13 @@
 namespace attune {
 namespace {
 
-constexpr double kPracticalMargin = 0.01;  // a smaller difference is nobody's concern
+constexpr double kPracticalMargin = 0.01;  // smaller differences do not matter
 
-// A backend, its plan and its workspace, as a subject. Its calls go round through the sets of arguments.
+// A backend, its plan and its workspace, as a subject. Successive calls rotate through the sets of arguments.
 struct BackendRun {
   Plan plan;
   std::vector<Args> sets;
-  std::optional<Memory> workspace{};  // of a CPU
+  std::optional<Memory> workspace{};  // on a CPU
   cuda::Memory gpu_workspace{};
   void* stream = nullptr;
   size_t next = 0;
@@ -54,14 +54,14 @@ struct BackendRun {
   }
 };
 
-// One line: the first sentence of a refusal by all, and the reasons behind it.
+// Joins a refusal by all backends and its indented reasons into one line.
 std::string one_line(std::string text) {
   for (size_t at; (at = text.find("\n  ")) != std::string::npos;) text.replace(at, 3, "; ");
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
 
-// Of up to a few thousand elements, spread over the whole tensor.
+// Root mean square of up to a few thousand elements, spread over the whole tensor.
 double input_rms(const Tensor& t) {
   const Extents& e = t.extent;
   const int64_t all = int64_t(e.batch) * e.seq * e.head * e.dim, step = std::max<int64_t>(1, all / 4096) | 1;
@@ -70,7 +70,7 @@ double input_rms(const Tensor& t) {
   for (int64_t n = 0; n < all; n += step, ++count) {
     const int64_t d = n % e.dim, h = n / e.dim % e.head, row = n / e.dim / e.head;
     const double x = load(t, row / e.seq, row % e.seq, h, d);
-    if (std::isfinite(x)) sum += x * x;  // rows that no sequence owns are NaN
+    if (std::isfinite(x)) sum += x * x;  // rows outside all sequences are NaN
   }
   return count ? std::sqrt(sum / double(count)) : 0;
 }
@@ -82,23 +82,23 @@ bool is_planned(const std::vector<Plan>& made, const Backend* backend) {
 struct RowRun {
   const Problem& problem;
   Bench& bench;
-  const Problem whole = whole_problem(problem);  // what is computed: of ranks, all of it
+  const Problem whole = whole_problem(problem);  // over ranks, the problem of all ranks together
   std::vector<Record> records{};
   std::vector<Subject> subjects{};
-  std::vector<size_t> record_of{};  // of each subject
+  std::vector<size_t> record_of{};  // per subject, an index into records
   struct Once {
-    std::function<Status(int rows)> run;  // into poison, and so many rows of it fetched, or all
-    Args results;                         // what is then judged
+    std::function<Status(int rows)> run;  // poisons the outputs, runs once, fetches what a check of `rows` rows reads
+    Args results;                         // the tensors to check
   };
-  std::vector<Once> onces{};      // of each subject
+  std::vector<Once> onces{};      // per subject
   std::unique_ptr<Workload> work{};
-  std::unique_ptr<GpuWorkload> gpu{};  // null: a CPU
+  std::unique_ptr<GpuWorkload> gpu{};  // null on a CPU
   std::vector<std::unique_ptr<BackendRun>> ours{};
   std::vector<std::unique_ptr<RingRun>> rings{};
   std::vector<std::unique_ptr<PeerRun>> theirs{};
-  Args peer_results{};  // on the GPU, one for all: results are fetched before the next peer runs
-  size_t peers = 0;     // how many of the subjects, the first ones
-  bool skipped = false;  // a backend, as a shorter row did not fit: peers may still
+  Args peer_results{};   // on the GPU, shared by all peers: results are fetched before the next peer runs
+  size_t peers = 0;      // number of peers among the subjects; they come first
+  bool skipped = false;  // a backend was skipped because a shorter row did not fit; peers may still run
 
   bool on_gpu() const { return bench.timer != nullptr; }
   void* stream() const { return on_gpu() ? bench.timer->stream() : nullptr; }
@@ -128,17 +128,17 @@ struct RowRun {
     return {.device = bench.device, .rules = bench.rules, .forced = forced};
   }
 
-  // A shorter one did not fit: a record that says which, and no attempt.
+  // If a shorter row did not fit, adds a record that names it and makes no attempt.
   bool skip_too_long(std::string_view subject) {
     const TooLong* const shorter = no_room_for(problem, subject, bench.too_long);
     if (!shorter) return false;
     skipped = true;
     const std::string line = name(shorter->problem);
-    end(add(std::string(subject)), "oom", join(subject, ": not tried: there was no room for ", line));
+    end(add(std::string(subject)), "oom", join(subject, ": not tried: not enough memory for the shorter ", line));
     return true;
   }
 
-  // The plans of this row; what is not supported is a record.
+  // The plans of this row. A backend that does not support the problem becomes a record.
   std::vector<Plan> plans() {
     std::vector<Plan> made;
     const Status ranks = is_ring(problem) ? can_time_ring(problem, bench.device, bench.mode) : Status::good();
@@ -149,7 +149,7 @@ struct RowRun {
       if (is_ring(problem)) by.device = rank_device(bench.device, problem);
       if (const Status s = by.plan(problem, plan); !s.ok())
         end(add(word.empty() ? "attune" : word), "unsupported", s.message);
-      else if (is_planned(made, plan.backend)) continue;  // one that is named is the planner's choice, too
+      else if (is_planned(made, plan.backend)) continue;  // the planner's choice is also requested by name
       else if (!skip_too_long(plan.backend->name)) made.push_back(std::move(plan));
     }
     return made;
@@ -174,27 +174,27 @@ struct RowRun {
     }
     const bool backward = problem.pass == Pass::backward;
     if (on_gpu()) return make_gpu_workload(backward);
-    return !backward || !failed(work->run_forward(planner()), "the forward before it: ");
+    return !backward || !failed(work->run_forward(planner()), "forward of this backward: ");
   }
 
   bool make_gpu_workload(bool backward) {
     gpu = std::make_unique<GpuWorkload>();
-    if (failed(gpu->open(bench.device.index, stream(), *work), "the tensors: ")) return false;
-    if (backward && failed(gpu->run_forward(planner()), "the forward before it: ")) return false;
+    if (failed(gpu->open(bench.device.index, stream(), *work), "tensors: ")) return false;
+    if (backward && failed(gpu->run_forward(planner()), "forward of this backward: ")) return false;
     int calls = 1;
     if (bench.mode == Mode::graph) {
       const cuda::Facts& facts = bench.timer->facts();
       const int sets = rotation(gpu->set_bytes(), double(facts.l2_bytes), 0.3 * double(facts.free_bytes));
-      if (failed(gpu->replicate(sets), "sets of tensors to go round through: ")) return false;
-      // Enough calls that one launch for all of them costs nothing.
+      if (failed(gpu->replicate(sets), "rotating sets of tensors: ")) return false;
+      // Enough calls per graph to make its launch cost negligible.
       constexpr int kEnough = 8;
       calls = sets >= kEnough ? sets : sets * int(std::ceil(double(kEnough) / sets));
     }
     bench.timer->begin(bench.mode, calls);
-    return bench.peers.empty() || !failed(gpu->other_outputs(peer_results), "the results of peers: ");
+    return bench.peers.empty() || !failed(gpu->other_outputs(peer_results), "output tensors of peers: ");
   }
 
-  // What a forward of adaptive blocks kept: its list is among the results.
+  // Counts the blocks that an adaptive forward kept; its block list is among the results.
   void count_adaptive(Record& r, const Args& results) const {
     const Tensor& begin = results[role(AdaptiveTensor::begin)];
     if (word(problem.variant) != "adaptive" || problem.pass != Pass::forward || !begin.data) return;
@@ -210,14 +210,15 @@ struct RowRun {
     r.density = r.shown_blocks ? double(r.active_blocks) / double(r.shown_blocks) : 0;
   }
 
-  // What native sparse attention says that it read.
+  // Copies the token counts that native sparse attention reports.
   void count_reads(Record& r, const Args& results) const {
     if (word(problem.variant) != "nsa" || problem.pass != Pass::forward) return;
     if (const int64_t* const read = results.row<const int64_t>(variant_tensor(kNsaReads)))
       r.tokens_read.assign(read, read + results[variant_tensor(kNsaReads)].extent.dim);
   }
 
-  // Which mistake it was. A result that is there a moment later was only enqueued when the call returned.
+  // Names the mistake behind a wrong result. A result that is right a moment later was only enqueued when the call
+  // returned.
   void explain(Record& r, const std::function<Status()>& fetch, const Args& results) {
     if (gpu)
       if (const Status s = fetch(); !s.ok()) return end(r, "failed", join(r.subject, ": wrong result: ", s.message));
@@ -228,19 +229,20 @@ struct RowRun {
     const bool drained = !gpu || cuda::wait_all(bench.device.index).ok();
     if (drained && fetch().ok() && spot_check(whole, results, bench.seed, 6).verdict == "PASS")
       r.parity.mistake = "enqueue-only",
-      sentence = gpu ? "its work is not on the stream that it was given" : "the call returns before its work is done";
+      sentence = gpu ? "its work is not on the given stream" : "the call returns before its work is done";
     end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message,
                           r.parity.mistake.empty() ? "" : join("; explained by ", r.parity.mistake, ": ", sentence)));
   }
 
-  // A row costs a walk over the keys in double: of long sequences fewer are drawn, of each subject the same.
+  // Checking a row costs a walk over all keys in double, so fewer rows are sampled for long sequences. All subjects are
+  // checked on the same rows.
   int rows_drawn() const {
     constexpr double kElements = 2e7;
     const double walk = double(whole.len_k) * (whole.dim_qk + whole.dim_v);
     return int(std::clamp(kElements / walk, 6.0, 24.0));
   }
 
-  // A subject that is right is timed; one that is not is a record of a failure.
+  // Checks a subject. A correct one is queued for timing; a wrong one becomes a record of a failure.
   void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
     r.parity = bench.check ? spot_check(whole, once.results, bench.seed, rows_drawn())
                            : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
@@ -252,8 +254,8 @@ struct RowRun {
     onces.push_back(std::move(once));
   }
 
-  // Changes an input where it lies: q, or of a backward d_out, so that every result is another one. The sign is the
-  // highest bit of every floating type.
+  // Negates an input in place, q in a forward and d_out in a backward, so that every result changes. The sign is the
+  // highest bit of every floating-point type.
   Status negate_input() {
     const Role role = problem.pass == Pass::forward ? Role::q : Role::d_out;
     const Tensor& t = work->args[role];
@@ -268,7 +270,7 @@ struct RowRun {
     return gpu ? gpu->send(role) : Status::good();
   }
 
-  // After the timing, with other inputs in the same memory: a result that was kept from before is now wrong.
+  // Checks again after the timing, with other inputs in the same memory: a cached result is now wrong.
   void check_again() {
     if (!bench.check || (bench.timing.stop && *bench.timing.stop) || bench.distribution == Distribution::zeros) return;
     if (!negate_input().ok()) return;
@@ -286,7 +288,7 @@ struct RowRun {
     }
   }
 
-  // Of the GPU's results what a check of so many rows reads. A hundred megabytes more take longer than the check.
+  // Fetches from the GPU only what a check of this many rows reads: copying another 100 MB takes longer than the check.
   Status fetch_rows(const Args& results, int rows) {
     const std::vector<ResultRow> read = rows_read(whole, work->args, bench.seed, rows);
     if (read.empty()) return gpu->fetch(results);
@@ -308,7 +310,7 @@ struct RowRun {
     Record& r = add(peer.name);
     const Args results = gpu ? peer_results : work->other_outputs();
     Args judged = gpu ? work->args : results;
-    if (problem.pass == Pass::forward) judged[Role::lse] = {};  // peers are asked for out alone
+    if (problem.pass == Pass::forward) judged[Role::lse] = {};  // peers compute out only
     PeerRun& run = *theirs.emplace_back(std::make_unique<PeerRun>(peer));
     auto no = [&](const Status& s, const char* word) { end(r, status_word(s, word), s.message), theirs.pop_back(); };
     if (const Status s = set_up(run, results); !s.ok()) return no(s, "unsupported");
@@ -346,7 +348,7 @@ struct RowRun {
     if (!on_gpu())
       if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
     r.workspace_bytes = plan.workspace_bytes;
-    // The system lends a CPU more than it has, and kills whoever uses it.
+    // Linux overcommits memory and kills the process that touches it.
     if (!on_gpu() && double(r.workspace_bytes) > available_memory())
       return end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
     const PeakMemory taken(on_gpu() ? bench.device.index : -1);
@@ -374,7 +376,7 @@ struct RowRun {
     take(r, run.subject(), {once, work->args}, fetch);
   }
 
-  // Ranks of this process: cut and gathered outside of the timed window.
+  // Ranks are threads of this process. Tensors are sharded and gathered outside the timed window.
   void add_ring(Plan plan) {
     Record& r = add(std::string(plan.backend->name));
     if (!on_gpu())
@@ -388,7 +390,7 @@ struct RowRun {
     RingRun& run = *rings.back();
     r.workspace_bytes = run.workspace_bytes();
     Status ready = run.open();
-    if (ready.ok()) ready = run.cut();  // shards are inputs and outputs, and not what a call takes beside them
+    if (ready.ok()) ready = run.cut();  // before PeakMemory: shards are inputs and outputs, not what a call takes
     if (!ready.ok()) return end(r, status_word(ready), join(r.subject, ": ", ready.message));
     const PeakMemory taken(on_gpu() ? bench.device.index : -1);
     const auto once = [this, &run](int) {
@@ -399,10 +401,10 @@ struct RowRun {
     };
     if (const Status s = once(0); !s.ok()) return end(r, status_word(s), s.message);
     r.taken_bytes = taken.bytes();
-    if (on_gpu() && r.taken_bytes >= 0) r.taken_bytes += double(run.workspace_bytes());  // it was there before
+    if (on_gpu() && r.taken_bytes >= 0) r.taken_bytes += double(run.workspace_bytes());  // allocated before PeakMemory
     r.why = join(run.plan().why, "; ranks are threads of this process, with ",
-                 on_gpu() ? "a stream each on one GPU" : join(run.plan().device.units, " of the CPU's each"),
-                 ", and send ", run.sent(), " bytes a call");
+                 on_gpu() ? "one stream each on one GPU" : join(run.plan().device.units, " CPU threads each"),
+                 ", and send ", run.sent(), " bytes per call");
     const Subject subject{.name = r.subject,
                           .context = &run,
                           .run = [](void* c) { return static_cast<RingRun*>(c)->run(); },
@@ -426,7 +428,7 @@ struct RowRun {
     }
   }
 
-  // A GPU's clock saw less work than there is: who did the rest, while one call is watched from outside.
+  // The GPU's clock saw less work than the problem has. Times one call from outside to find who did the rest.
   void explain_rate(Record& r, const Subject& subject) {
     const Clock clock = host_clock();
     if (!cuda::wait_all(bench.device.index).ok()) return;
@@ -435,10 +437,10 @@ struct RowRun {
     const double host = double(clock.now() - start);
     if (!cuda::wait_all(bench.device.index).ok()) return;
     const double all = double(clock.now() - start);
-    if (all < 10 * r.median_ns) return;  // nobody did
+    if (all < 10 * r.median_ns) return;  // no hidden work
     r.parity.mistake = host > 0.5 * all ? "cpu-on-gpu" : "enqueue-only";
     r.message += join("; explained by ", r.parity.mistake, ": a call takes ", seconds_text(1e-9 * all), ", of which ",
-                      host > 0.5 * all ? "the host works " : "other streams than its own work ",
+                      host > 0.5 * all ? "the host works " : "streams other than its own work ",
                       seconds_text(1e-9 * std::max(host, all - host)));
   }
 
@@ -471,7 +473,7 @@ struct RowRun {
     if (planned.empty() && (!skipped || bench.peers.empty())) return;
     if (!make_workload()) return;
     records.reserve(records.size() + planned.size() +
-                    bench.peers.size());  // take() keeps places, and add() must not move them
+                    bench.peers.size());  // references into records must survive add()
     for (const attune_peer* peer : bench.peers) add_peer(*peer);
     for (Plan& plan : planned) is_ring(problem) ? add_ring(std::move(plan)) : add_backend(std::move(plan));
     if (subjects.empty()) return;
@@ -507,7 +509,7 @@ void note_readings(Record& r, const Subject& subject, const Bench& bench) {
   if (!bench.timer) return;
   const Readings seen = bench.timer->readings(subject);
   r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
-  constexpr uint64_t kSetByUser = 0x02;  // a bit of nvmlClocksEventReasons
+  constexpr uint64_t kSetByUser = 0x02;  // nvmlClocksEventReasonApplicationsClocksSetting
   if (!r.provenance.clocks.empty())
     r.provenance.clocks = join(seen.reasons & kSetByUser ? "set by a user, " : "free, ", r.provenance.clocks);
 }
@@ -550,7 +552,7 @@ std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
       for (const Backend* b : backends())
         if (bench.beside(p, b->name) && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
   }
-  // What ratios refer to is measured with them, asked for or not.
+  // The baseline of the ratios is always measured too.
   if (const Backend* base = find_backend(bench.baseline); base && base->supports(p, bench.device).ok())
     if (std::find(wanted.begin(), wanted.end(), base->name) == wanted.end()) wanted.emplace_back(base->name);
   return wanted;

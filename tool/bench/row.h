@@ -1,5 +1,5 @@
-// One problem, measured: buffers, the check, the timing of every subject side by side, a record for each. Whatever goes
-// wrong is a record too, so that one row never ends a run.
+// Measures one problem: makes the tensors, checks every subject, times all of them interleaved, and writes a record for
+// each. A failure is a record too, so one row never ends a run.
 #pragma once
 #include <cmath>
 #include <optional>
@@ -17,59 +17,59 @@
 namespace attune {
 
 struct Bench {
-  std::vector<std::string> backends{};  // by name; "all": every one that takes the problem; empty: the planner's choice
+  std::vector<std::string> backends{};  // names; "all": every backend that supports the problem; empty: the planner's
   std::vector<const attune_peer*> peers{};
-  bool (*beside)(const Problem&, std::string_view backend) = nullptr;  // of a suite: also, where nobody names backends
+  bool (*beside)(const Problem&, std::string_view backend) = nullptr;  // backends a suite adds if none is named
   std::string baseline{};               // a subject by name; empty: the fastest peer, or the first backend
-  Device device{};                      // of a CPU, its units are the threads
+  Device device{};                      // on a CPU, `units` is the number of threads
   std::string device_word{"cpu"};
   std::vector<Rule> rules{};
   Layout layout = Layout::bhsd;
   Distribution distribution = Distribution::normal;
-  std::vector<int32_t> lengths{};       // of the sequences of ragged keys; empty: all as long as the problem says
-  std::string pattern{};                // of the lists of blocks of the next row; empty: they are drawn
+  std::vector<int32_t> lengths{};       // sequence lengths for ragged keys; empty: all at the problem's bound
+  std::string pattern{};                // pattern of the next row's block lists; empty: drawn at random
   uint32_t seed = 1;
   Mode mode = Mode::warm;
   TimingSettings timing{};
-  DeviceTimer* timer = nullptr;         // of a GPU
-  double energy_seconds = 0;            // each subject of a GPU runs this long back to back; 0: none does
+  DeviceTimer* timer = nullptr;         // null on a CPU
+  double energy_seconds = 0;            // time each GPU subject runs back to back; 0: not at all
   bool check = true;
   Provenance provenance{};
-  std::string run{};                    // of every record: provenance.h makes one
+  std::string run{};                    // id of this run, written into every record; see provenance.h
 
   std::vector<TooLong> too_long{};      // rows so far that did not fit
 
-  // Of this machine with these threads in this mode; measured with the first row that needs them, and kept.
+  // Facts of this machine with these threads and this mode. The first row that needs them measures them.
   std::optional<Ceilings> ceilings{};
   std::optional<double> floor_ns{}, peer_floor_ns{}, aa_spread{};
 };
 
-// Unless one is named, the baseline is the fastest peer that is right, or without one the first backend that is; with a
-// named one that failed, nothing is compared. The fastest, because a peer may choose badly among its own ways, and to
-// beat that says little: torch 2.15 on aarch64 takes 36 times as long for a bf16 backward (8 heads, 512 keys) as its
-// own math path.
+// Unless named, the baseline is the fastest correct peer, or the first correct backend if there is none. If a named
+// baseline failed, nothing is compared. The fastest, because a peer may choose badly among its own implementations, and
+// beating that means little: on aarch64, torch 2.15 takes 36 times as long for a bf16 backward (8 heads, 512 keys) as
+// its own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
 
-// One record, of the subject "attune": how long the whole module takes.
+// One record, with subject "attune": the time of the whole module.
 std::vector<Record> measure_module(const BenchRow&, Bench&);
 
-// What the two have in common: the ceilings and the floor, measured once, what the timer says of a subject, and of a
-// GPU what it was like meanwhile and what running back to back costs.
+// Shared by the two: ceilings and floor, measured once (know_machine), power, temperature and throttling of a GPU
+// (note_readings), energy of running back to back (sustain), and the samples (note_timing).
 void know_machine(Bench&);
 void note_readings(Record&, const Subject&, const Bench&);
 void sustain(Record&, const Subject&, Bench&);
 struct Cost;
 void note_timing(Record&, const Timing&, const Cost&, DType of_keys, const Bench&, bool peer = false);
 
-// Names of the backends that are asked for, where `all` is every one that takes the problem and is not only for
-// checking; "" is the planner's choice.
+// Names of the requested backends. `all` expands to every backend that supports the problem, except those that run only
+// by name; "" is the planner's choice.
 std::vector<std::string> wanted_backends(const Problem&, const Bench&);
 
-// Of what could not be done: "oom" where the sentence says that memory ran out, ours or as torch and Python say it. A
-// kernel's illegal memory access, which every later call on that GPU repeats, is no lack of it.
+// Maps an error to a record's status: "oom" if the message reports lack of memory, in our words or those of torch and
+// Python. An illegal memory access, which every later call on that GPU repeats, is not "oom".
 const char* status_word(const Status&, const char* otherwise = "failed");
 
-// A record of this row with all that is known before it is measured.
+// A record with everything known before the row is measured.
 Record blank_record(const BenchRow&, const Bench&);
 
 }  // namespace attune

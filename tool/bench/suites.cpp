@@ -1,5 +1,5 @@
-// The suites, as loops over what varies. Each has its dense counterpart in it, so that one file of records says how
-// much a variant saves.
+// The suites, as loops over what varies. Most suites of variants contain dense counterparts, so one file of records
+// shows how much a variant saves.
 #include "tool/bench/suites.h"
 
 #include "attune/attune.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kPasses[] = {"forward", "backward"};
 
-// 16384 tokens, d128: lists of exact density beside the dense problem; then the named patterns.
+// 16384 tokens, d128: block lists of exact density beside the dense problem, then the named patterns.
 Lines block_sparse() {
   Lines all;
   for (const std::string_view pass : kPasses) {
@@ -31,7 +31,7 @@ Lines block_sparse() {
   return all;
 }
 
-// The paper's heads and those of a smaller model: each branch alone, the whole, and dense attention.
+// The paper's heads and those of a smaller model: dense attention, the whole of NSA, and each branch alone.
 Lines nsa() {
   Lines all;
   constexpr std::string_view kWhole = "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";
@@ -48,7 +48,7 @@ Lines nsa() {
         for (const std::string_view only : {"cmp", "sel", "win"})
           all.push_back(join(sizes, " causal : nsa d=16 gate=none l=32 n=16 only=", only, " phi=mean s=64 w=512"));
       }
-    // Decode: one query over its caches, of which one holds the compressed tokens; a step does not make them all again.
+    // Decode: one query over its caches. One cache holds the compressed tokens, so a step does not recompute them.
     for (int length = 1024; length <= 65536; length *= 2) {
       const std::string sizes = join("forward bf16 b1 ", heads, " q1 k", length, " ", dims, " causal");
       all.push_back(sizes);
@@ -58,8 +58,8 @@ Lines nsa() {
   return all;
 }
 
-// The slow ways, where they have room: unfused attention beside dense rows, and dense attention with a bias beside what
-// hides pairs from it.
+// Slow backends, where the score matrix fits: unfused attention beside dense rows, and dense attention with a bias as
+// mask beside sparse rows.
 bool beside_nsa(const Problem& p, std::string_view backend) {
   constexpr double kMostPairs = 4096. * 4096;
   if (double(p.len_q) * p.len_k > kMostPairs) return false;
@@ -72,7 +72,8 @@ std::string dilated_line(std::string_view pass, std::string_view dtype, int batc
   return join(pass, " ", dtype, " b", batch, " h", heads, " q", length, " k", length, " d64 causal", variant);
 }
 
-// As the factory makes it; where it refuses, its sentence, which is no line and so the suite's.
+// The module line that the factory returns. If it refuses, returns its error, which suite_rows() then reports because
+// it is not a line.
 std::string module_line(std::string_view pass, const char* module, int batch, int length) {
   attune_make_options options{};
   options.size = sizeof options, options.dtype = ATTUNE_F16, options.batch = batch, options.len = length;
@@ -98,7 +99,7 @@ Lines dilated() {
         add(" : dilated mode=headgroup norm=divide rates=1,2,4 segments=1024,2048,4096");
         for (const std::string_view density : {"0.1", "0.25", "0.5"})
           add(join(" blocks64x64x1 | random density=", density, " seed=1"));
-        // Four ranks: what plain attention needs to be balanced where it is causal, and what dilated attention has.
+        // Four ranks: the zigzag layout that balances plain causal attention, and the ring layout of dilated attention.
         constexpr int kRanks = 4;
         const auto add_ring = [&](std::string_view ring) {
           all.push_back(join(dilated_line(pass, "f16", batch, 8, length / kRanks, " : ring "), ring, " ranks=", kRanks,
@@ -113,7 +114,7 @@ Lines dilated() {
   return all;
 }
 
-// LongNet's own setting, and the smaller one, at lengths where dense attention is slow.
+// LongNet's configuration and a smaller one, at lengths where dense attention is slow.
 Lines long_rows() {
   Lines all;
   for (const std::string_view pass : kPasses)
@@ -127,8 +128,8 @@ Lines long_rows() {
   return all;
 }
 
-// As far as memory goes: 2^26 tokens are 275 GB of the smallest row, and half as many 200 GB of native sparse
-// attention. What does not fit is a record that says so, and what is longer is not tried.
+// As far as memory goes: 2^26 tokens take 275 GB in the smallest row, and 2^25 take 200 GB in native sparse attention.
+// A row that does not fit becomes an "oom" record, and longer rows are skipped.
 Lines extreme() {
   Lines all;
   for (int length = 1 << 18; length <= 1 << 26; length *= 2)

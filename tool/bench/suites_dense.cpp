@@ -6,7 +6,7 @@ namespace attune {
 namespace {
 
 constexpr std::string_view kPasses[] = {"forward", "backward"};
-// What Hopper multiplies: the two halves, and fp8 with its scales and results in bf16.
+// The dtypes of Hopper's tensor cores in use: both 16-bit types, and fp8 with scales and results in bf16.
 constexpr std::string_view kHopper[] = {"f16", "bf16", "e4m3/e4m3/bf16"};
 
 std::string line(std::string_view pass, std::string_view dtype, int batch, std::string_view heads, int len_q, int len_k,
@@ -39,7 +39,7 @@ Lines fa2_vs_sdpa() {
   return all;
 }
 
-// The source reports' shape in every dtype; then as many tokens and as wide a model at every length.
+// The published shape in every dtype; then a constant number of tokens and a constant model width at every length.
 Lines seq_sweep() {
   Lines all;
   for (const std::string_view dtype : kHopper)
@@ -52,8 +52,7 @@ Lines seq_sweep() {
   return all;
 }
 
-// As far as the memory of each backend goes: 2^21 are 277 GB of tensors. A row that does not fit says so, and that is
-// its result.
+// As far as the memory of each backend goes: 2^21 tokens take 277 GB of tensors. That a row does not fit is its result.
 Lines memory_rows() {
   Lines all;
   for (const std::string_view pass : kPasses)

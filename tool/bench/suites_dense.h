@@ -1,11 +1,11 @@
-// Lines of the suites of dense attention: suites.cpp has those of variants, and the list of all.
+// Lines of the dense suites. suites.cpp holds those of the variants and the list of all suites.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace attune {
 
-// A problem line, perhaps with a pattern behind a bar; or "- what it is: why not", where it is not built yet.
+// A problem line, optionally with a pattern after a bar; or "- label: reason" for a row that is not built yet.
 using Lines = std::vector<std::string>;
 
 Lines sdpa_small();

@@ -14,7 +14,7 @@ double seconds_now() {
   return double(clock.now()) * 1e-9;
 }
 
-// The subject of a record of the planner's choice.
+// Name of the backend that the planner chooses, which is the subject in its record; "attune" if it refuses.
 std::string chosen(const Problem& p, const Bench& b) {
   Plan plan;
   const Planner planner{.device = b.device, .rules = b.rules};
@@ -25,8 +25,9 @@ bool is_left_out(const Record& r) {
   return r.message.starts_with("not built: ") || r.message.starts_with("not tried: ");
 }
 
-// Whether there is a record for each that is asked for now. One of "attune" is of the whole row, which did not fit or
-// failed; the planner's refusal only of rows that leave the choice to it. Where nobody took a row, no peer was asked.
+// True if every subject requested now has a record. A record of "attune" stands for the whole row, which did not fit or
+// failed; as the planner's refusal it counts only for rows that leave the choice to the planner. Peers run only if some
+// backend supported the row.
 bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, const Bench& b) {
   const auto find = [&](std::string_view name) -> const Record* {
     const auto it = std::find_if(made.begin(), made.end(), [&](const Record& r) { return r.subject == name; });
@@ -62,9 +63,9 @@ std::vector<Record> not_built(const BenchRow& row, const Bench& b) {
 }
 
 std::vector<Record> too_slow(const BenchRow& row, const Bench& b) {
-  return {left_out(row, b, join("not tried: a call is reckoned at ", seconds_text(call_seconds(row.problem, b)),
-                                ", and a suite waits ", seconds_text(row.most_call_s),
-                                "; given as a line it is measured"))};
+  return {left_out(row, b, join("not tried: one call is estimated at ", seconds_text(call_seconds(row.problem, b)),
+                                ", suites allow ", seconds_text(row.most_call_s),
+                                "; give it as a problem line to measure it"))};
 }
 
 }  // namespace
@@ -115,7 +116,7 @@ Status Sweep::run(std::vector<Record>& out) {
     for (const BenchRow& row : rows) {
       std::vector<Record> made = kept_of(row, b);
       if (made.empty()) {
-        if (b.timing.stop && *b.timing.stop) continue;  // rows that were kept are still part of the table
+        if (b.timing.stop && *b.timing.stop) continue;  // kept rows still appear in the table
         if (progress) progress->begin(name(row), seconds_of(row, b), seconds_now());
         b.pattern = row.pattern;
         made = is_too_slow(row, b)    ? too_slow(row, b)

@@ -1,5 +1,5 @@
-// Many rows, one after the other: what is in the file already is not measured again, every row is on disk before the
-// next begins, and nothing that happens to one of them ends the run.
+// Measures many rows, one after the other. Rows that the file already has are not measured again, every row is on disk
+// before the next begins, and no failure of a row ends the run.
 #pragma once
 #include <functional>
 #include <map>
@@ -12,22 +12,22 @@ namespace attune {
 
 struct Sweep {
   std::vector<BenchRow> rows{};
-  std::vector<Bench> benches{};   // each goes over all rows
-  RecordFile* file = nullptr;     // where rows are added; null: nowhere
+  std::vector<Bench> benches{};   // each measures all rows
+  RecordFile* file = nullptr;     // rows are appended here; null: nowhere
   Progress* progress = nullptr;
-  std::function<void(const Record&)> each{};  // in the order of the table, those that were kept as well
+  std::function<void(const Record&)> each{};  // called in the order of the table, for kept records too
 
-  // Rows of earlier runs, whole, as RecordFile::resume() gives them.
+  // Adds complete rows of earlier runs, as RecordFile::resume() returns them.
   void keep(std::vector<Record>);
-  // How many of the rows are there already, and seconds that the others will take at a guess.
+  // Number of rows that are already complete, and the estimated seconds of the others.
   size_t done() const;
   double seconds_left() const;
-  // Whether a row that is there, or this build, is of changed files: then nothing says that they are the same sources.
+  // True if a kept row, or this build, comes from uncommitted changes: its sources cannot be compared then.
   bool changed_sources() const;
-  // All records in the order of the rows. A refusal only where the file cannot be written.
+  // Returns all records in the order of the rows. Fails only if the file cannot be written.
   Status run(std::vector<Record>& out);
 
-  std::map<std::string, std::vector<Record>> kept{};  // by resume_key(); of the last run that has the row
+  std::map<std::string, std::vector<Record>> kept{};  // by resume_key(); records of the last run that has the row
 
  private:
   std::vector<Record> kept_of(const BenchRow&, const Bench&) const;

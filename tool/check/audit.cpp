@@ -18,9 +18,9 @@
 namespace attune {
 namespace {
 
-constexpr double kRounded = 0.051;    // ns: samples are kept to a tenth of one
-constexpr double kSlow = 0.75;        // of the highest clock: below it, care is called for
-constexpr double kThrottled = 0.6;    // and below this, where nobody says why, it was throttled
+constexpr double kRounded = 0.051;    // ns; samples are stored to a tenth of a nanosecond
+constexpr double kSlow = 0.75;        // share of the highest clock below which a row is a warning
+constexpr double kThrottled = 0.6;    // share below which a row without a recorded reason counts as throttled
 constexpr const char* kNames[] = {
     "unreadable",      "missing-field",  "unknown-status",  "no-reason",        "no-samples",     "impossible-sample",
     "copied-samples",  "forged-summary", "forged-rate",     "forged-flops",     "above-roofline", "enqueue-only",
@@ -35,12 +35,12 @@ bool near(double a, double b, double relative, double absolute = 0) {
 
 bool is_gpu(const Record& r) { return r.device.starts_with("cuda"); }
 bool is_peer(const Record& r) { return r.why.starts_with("a peer"); }
-// An interrupted one as far as it came: others of its row are compared with it.
+// An interrupted record counts as far as it got: others of its row are compared with it.
 bool was_timed(const Record& r) {
   return r.status == "ok" || r.status == "refused" || (r.status == "interrupted" && !r.samples_ns.empty());
 }
 
-// Whether the driver could say what a call launches: cuFuncGetName is of CUDA 12.3.
+// True if the driver could name the kernels of a call: cuFuncGetName needs CUDA 12.3.
 bool names_kernels(const Provenance& p) {
   constexpr std::string_view kBefore = "driver for ";
   int major = 0, minor = 0;
@@ -49,7 +49,7 @@ bool names_kernels(const Provenance& p) {
   return std::pair(major, minor) >= std::pair(12, 3);
 }
 
-// One record and where its findings go.
+// Checks one record and appends to `found`.
 struct Auditor {
   const Line& line;
   const Record& r;
@@ -67,10 +67,10 @@ struct Auditor {
   void status() const {
     constexpr std::string_view kKnown[] = {"ok", "unsupported", "oom", "failed", "interrupted", "refused"};
     if (std::find(std::begin(kKnown), std::end(kKnown), r.status) == std::end(kKnown))
-      wrong("unknown-status", "the status '", r.status, "' is not one of ok, unsupported, oom, failed, interrupted, ",
+      wrong("unknown-status", "status '", r.status, "' is not one of ok, unsupported, oom, failed, interrupted, ",
             "refused");
     else if (r.status != "ok" && r.status != "interrupted" && r.message.empty())
-      wrong("no-reason", "the status is ", r.status, " and no sentence says why");
+      wrong("no-reason", "status ", r.status, " without a message");
   }
 
   void source() const {
@@ -78,21 +78,22 @@ struct Auditor {
     const std::string& t = p.time;
     const bool shaped = t.size() == 20 && t[4] == '-' && t[7] == '-' && t[10] == 'T' && t[13] == ':' && t[16] == ':' &&
                         t[19] == 'Z';
-    if (!shaped) wrong("bad-time", "the time '", t, "' is not like 2026-01-31T12:00:00Z");
-    if (p.commit.empty() || p.commit == "unknown") caution("unknown-source", "no commit says what was measured");
-    if (p.dirty) caution("dirty-source", "it was built from changed files, which no commit names");
+    if (!shaped) wrong("bad-time", "time '", t, "' does not have the form 2026-01-31T12:00:00Z");
+    if (p.commit.empty() || p.commit == "unknown") caution("unknown-source", "the commit of its sources is unknown");
+    if (p.dirty) caution("dirty-source", "built from uncommitted changes");
   }
 
   void samples() const {
     const std::vector<double>& all = r.samples_ns;
-    if (all.empty()) return wrong("no-samples", "it is said to be measured and has no samples");
+    if (all.empty()) return wrong("no-samples", "status ", r.status, " without samples");
     for (const double s : all)
       if (!(s > 0) || !std::isfinite(s)) return wrong("impossible-sample", "a sample of ", s, " ns");
-    if (all.size() < 3) caution("few-samples", "a median of ", all.size(), all.size() == 1 ? " sample" : " samples");
+    if (all.size() < 3)
+      caution("few-samples", "the median of only ", all.size(), all.size() == 1 ? " sample" : " samples");
     const bool same = std::all_of(all.begin(), all.end(), [&](double s) { return s == all[0]; });
     if (same && all.size() >= 10) {
-      if (is_gpu(r)) caution("copied-samples", "all ", all.size(), " samples are the same");
-      else wrong("copied-samples", "all ", all.size(), " samples are the same, which no clock of a CPU shows");
+      if (is_gpu(r)) caution("copied-samples", "all ", all.size(), " samples are equal");
+      else wrong("copied-samples", "all ", all.size(), " samples are equal, which a CPU clock does not produce");
     }
     summary();
   }
@@ -101,7 +102,7 @@ struct Auditor {
     Record again = r;
     derive(again);
     const auto off = [&](const char* what, double said, double is) {
-      wrong("forged-summary", what, " is said to be ", said, ", its samples give ", is);
+      wrong("forged-summary", what, " is recorded as ", said, ", but the samples give ", is);
     };
     if (!near(r.median_ns, again.median_ns, 1e-9, kRounded)) off("the median", r.median_ns, again.median_ns);
     if (!near(r.interval.low, again.interval.low, 1e-9, kRounded))
@@ -110,43 +111,44 @@ struct Auditor {
       off("the upper end of the interval", r.interval.high, again.interval.high);
     if (!near(r.interval.confidence, again.interval.confidence, 1e-6))
       off("the confidence", r.interval.confidence, again.interval.confidence);
-    if (std::abs(r.outliers.total() - again.outliers.total()) > 2)  // samples at a fence may round across it
+    if (std::abs(r.outliers.total() - again.outliers.total()) > 2)  // rounding may move a sample across a fence
       off("the number of outliers", r.outliers.total(), again.outliers.total());
     if (!r.samples_mhz.empty() && !near(r.mhz, again.mhz, 0, 1)) off("the clock", r.mhz, again.mhz);
     const bool at_the_edge = near(r.median_ns, 5 * r.floor_ns, 1e-3, kRounded);
     if (r.near_floor != again.near_floor && !at_the_edge) off("near_floor", r.near_floor, again.near_floor);
-    if (r.version >= 2 && r.modes != again.modes) off("the number of their peaks", r.modes, again.modes);
+    if (r.version >= 2 && r.modes != again.modes) off("the number of modes", r.modes, again.modes);
   }
 
   void density() const {
     const double is = r.shown_blocks > 0 ? double(r.active_blocks) / double(r.shown_blocks) : 0;
     if (r.active_blocks < 0 || r.active_blocks > r.shown_blocks)
-      wrong("forged-density", r.active_blocks, " blocks are said to be active, of ", r.shown_blocks, " that are shown");
+      wrong("forged-density", r.active_blocks, " active blocks are recorded, of ", r.shown_blocks, " visible ones");
     else if (!near(r.density, is, 1e-9))
-      wrong("forged-density", "the density is said to be ", r.density, ", and ", r.active_blocks, " of ",
-            r.shown_blocks, " blocks are ", is);
+      wrong("forged-density", "the density is recorded as ", r.density, ", but ", r.active_blocks, " of ",
+            r.shown_blocks, " blocks give ", is);
   }
 
-  // Bytes that follow from the line. `tensors`: of a module its own.
+  // Checks the bytes that follow from the problem line. `tensors` is the size of all tensors, of a module its own.
   void memory_of_it(const Problem& whole, double tensors) const {
     if (r.version < 2) return;
     const auto judge = [&](const char* what, double said, double is) {
       if (!near(said, is, 1e-6))
-        wrong("forged-memory", what, " are said to be ", said, " bytes, its problem has ", is);
+        wrong("forged-memory", what, " are recorded as ", said, " bytes, but the problem has ", is);
     };
     judge("inputs and outputs", r.tensor_bytes, tensors);
     judge("scores", r.scores_bytes, scores_bytes(whole));
     if (r.cache_bytes != 0) judge("keys and values", r.cache_bytes, cache_bytes(whole));  // not in every record
   }
 
-  // Flops and bytes from the line, where they follow from it alone; else no more than its bounds allow.
+  // Checks flops and bytes. They must be exact if they follow from the line alone; otherwise flops must not exceed the
+  // bound.
   void cost_of_it(const Problem& p) const {
     const Cost c = cost(p);
     const bool exact = p.keys == KeySource::linear && !p.mask.blocks.q && p.mask.align != Align::absolute &&
                        word(p.variant).empty() && !p.has(Option::append);
     const auto judge = [&](const char* what, double said, double is) {
       if (exact ? !near(said, is, 1e-6) : said > 1.001 * is)
-        wrong("forged-flops", what, " of a call are said to be ", said, ", its problem has ",
+        wrong("forged-flops", what, " per call are recorded as ", said, ", but the problem has ",
               exact ? "" : "at most ", is);
     };
     judge("flops", r.flops, c.flops);
@@ -157,7 +159,8 @@ struct Auditor {
     if (r.median_ns <= 0) return;
     const auto judge = [&](const char* what, double said, double amount, const char* unit) {
       if (!near(said, amount / r.median_ns, 1e-4))
-        wrong("forged-rate", said, " ", unit, " are claimed, and ", what, " by its median is ", amount / r.median_ns);
+        wrong("forged-rate", said, " ", unit, " are recorded, but ", what, " divided by the median give ",
+              amount / r.median_ns);
     };
     judge("flops", r.gflops, r.flops, "GFLOP/s");
     judge("bytes", r.gbs, r.bytes, "GB/s");
@@ -165,54 +168,55 @@ struct Auditor {
 
   void roofline() const {
     if (r.ceiling_gflops <= 0 && r.copy_gbs <= 0)
-      return caution("missing-roofline", "no ceiling of the machine was measured: nothing says whether it can be true");
+      return caution("missing-roofline", "no ceiling of the machine was measured, so the rate cannot be judged");
     if (r.status == "refused") return;
     Record again = r;
     derive(again);
     if (again.status == "refused")
       wrong(again.near_floor ? "enqueue-only" : "above-roofline", again.message.substr(again.subject.size() + 2));
     else if (!is_peer(r) && r.floor_ns > 0 && r.median_ns < 0.5 * r.floor_ns)
-      wrong("enqueue-only", "its median is half of an empty call: the work was not waited for");
+      wrong("enqueue-only", "the median is below half of an empty call: the timer did not wait for the work");
   }
 
   void parity() const {
     const Checked& c = r.parity;
-    if (c.verdict == "FAIL") return wrong("forged-parity", "its result was wrong (", c.message, "): it is not ok");
+    if (c.verdict == "FAIL") return wrong("forged-parity", "status ok, but the result was wrong (", c.message, ")");
     Problem p;
     const bool excused = c.message.find("cannot be drawn") != c.message.npos && parse(r.problem, p).ok() &&
                          !can_draw(whole_problem(p)).ok();
     if (c.verdict == "UNCHECKED" && excused)
-      return caution("skipped-parity", "its result was not checked: ", c.message);
+      return caution("skipped-parity", "the result was not checked: ", c.message);
     if (c.verdict != "PASS" || c.rows < 1)
-      return wrong("skipped-parity", "its result was not checked (", c.verdict.empty() ? "no verdict" : c.verdict, ", ",
-                   c.rows, " rows), and a skip is not a pass");
-    if (!(c.error <= 1)) wrong("forged-parity", "an error of ", c.error, " times what is allowed passes");
+      return wrong("skipped-parity", "the result was not checked (", c.verdict.empty() ? "no verdict" : c.verdict, ", ",
+                   c.rows, " rows); a skipped check is not a pass");
+    if (!(c.error <= 1)) wrong("forged-parity", "verdict PASS with an error of ", c.error, " times the tolerance");
   }
 
   void place() const {
     if (is_gpu(r)) {
       const char* what = r.provenance.gpu.empty()        ? "no GPU is named"
-                         : r.threads != 0                ? "it says how many threads of a CPU it had"
-                         : r.samples_mhz.empty()         ? "no sample has the clock of a GPU"
-                         : r.samples_mhz.size() != r.samples_ns.size() ? "samples and clocks are not as many" : nullptr;
-      if (what) wrong("cpu-on-gpu", "the row is of ", r.device, ", and ", what);
+                         : r.threads != 0                ? "a number of CPU threads is recorded"
+                         : r.samples_mhz.empty()         ? "no sample has a GPU clock"
+                         : r.samples_mhz.size() != r.samples_ns.size() ? "it has more samples than clocks or fewer"
+                                                                       : nullptr;
+      if (what) wrong("cpu-on-gpu", "the device is ", r.device, ", but ", what);
       Problem p;
-      const bool captured = parse(r.problem, p).ok() && !is_ring(p);  // neither ranks nor modules are; peers may not be
+      const bool captured = parse(r.problem, p).ok() && !is_ring(p);  // ranks and modules are not; peers may not be
       if (r.version >= 2 && captured && !is_peer(r) && r.kernels.empty() && names_kernels(r.provenance))
-        wrong("missing-kernels", "the row is of ", r.device, ", and no kernel of a call is named");
+        wrong("missing-kernels", "the device is ", r.device, ", but no kernel is named");
     } else if (!r.samples_mhz.empty() || r.threads == 0) {
-      wrong("gpu-on-cpu", "the row is of ", r.device, ", and has the clock of a GPU or no thread");
+      wrong("gpu-on-cpu", "the device is ", r.device, ", but the record has GPU clocks or no threads");
     }
   }
 
   void inputs() const {
     if (r.distribution == "zeros")
-      return wrong("zero-inputs", "its inputs were zeros: power, and so the clock, is not that of real work");
+      return wrong("zero-inputs", "the inputs were zeros, so power and clock are not those of real work");
     if (r.version < 2) return;
     const double expected = r.distribution == "uniform" ? 1 / std::sqrt(3.0) : 1;
     if (!near(r.input_rms, expected, 0.5))
-      wrong("zero-inputs", "values said to be ", r.distribution, " have a root mean square of ", r.input_rms,
-            ", and not about ", expected);
+      wrong("zero-inputs", "inputs recorded as ", r.distribution, " have a root mean square of ", r.input_rms,
+            ", not about ", expected);
   }
 
   void clock() const {
@@ -222,13 +226,13 @@ struct Auditor {
     const double most = r.provenance.gpu_most_mhz;
     const bool set = r.provenance.clocks.find("set by") != std::string::npos;
     if (most > 0 && r.mhz > 0 && r.mhz < kSlow * most && !set) {
-      const std::string why = r.slowed_by.empty() ? "nothing says why" : r.slowed_by;
-      const bool wrong_one = r.slowed_by.empty() && r.mhz < kThrottled * most;  // NVML is asked only now and then
+      const std::string why = r.slowed_by.empty() ? "no reason recorded" : r.slowed_by;
+      const bool wrong_one = r.slowed_by.empty() && r.mhz < kThrottled * most;  // NVML is sampled only now and then
       found.push_back({line.number, "throttled", wrong_one,
-                       join(r.subject, ": its clock was ", std::round(r.mhz), " of ", most, " MHz: ", why)});
+                       join(r.subject, ": the clock was ", std::round(r.mhz), " of ", most, " MHz: ", why)});
     }
     if (2 * 16 * r.late_batches > int(r.samples_ns.size()))
-      caution("late-launches", "launches of the host may be in half of its samples");
+      caution("late-launches", "half of the samples may include launch time of the host");
   }
 
   void all() const {
@@ -240,7 +244,7 @@ struct Auditor {
     const bool is_module = !readable && parse_module_row(r.problem, module).ok();
     if (!readable && !is_module && r.status != "unsupported")
       wrong("bad-problem", "'", r.problem, "' is not a problem line");
-    if (r.status == "interrupted") caution("unfinished-row", "its run was interrupted");
+    if (r.status == "interrupted") caution("unfinished-row", "the run was interrupted");
     if (!was_timed(r)) return;
     samples();
     density();
@@ -251,7 +255,7 @@ struct Auditor {
     }
     if (is_module) memory_of_it(module.problem, module_cost(module).bytes);
     if (const double is = is_module ? module_cost(module).flops : r.flops; !near(r.flops, is, 1e-6))
-      wrong("forged-flops", "flops of a call are said to be ", r.flops, ", its module has ", is);
+      wrong("forged-flops", "flops per call are recorded as ", r.flops, ", but the module has ", is);
     rates();
     roofline();
     if (r.status != "ok") return;
@@ -262,7 +266,7 @@ struct Auditor {
   }
 };
 
-// The records of one row are written together. Files may be joined, so a subject that comes again begins another row.
+// The records of one row are adjacent. Files may be concatenated, so a repeated subject begins another row.
 std::span<const Line> row_at(std::span<const Line> lines, size_t first) {
   const std::string key = row_key(lines[first].record);
   std::set<std::string> subjects;
@@ -272,11 +276,12 @@ std::span<const Line> row_at(std::span<const Line> lines, size_t first) {
   return lines.subspan(first, last - first);
 }
 
-// What a row claims of another one: the baseline is there, was timed, is the best that was, and the ratio is theirs.
+// Checks a claim about a baseline: the row has it, it was timed, it is the fastest peer, and the ratio follows from the
+// samples of both.
 void audit_ratio(const Auditor& a, std::span<const Line> row) {
   const Record& r = a.r;
   if (r.baseline.empty()) {
-    if (!r.verdict.empty()) a.wrong("missing-baseline", "it is ", r.verdict, " than nothing that is named");
+    if (!r.verdict.empty()) a.wrong("missing-baseline", "verdict ", r.verdict, " without a baseline");
     return;
   }
   const Record *base = nullptr, *best = nullptr;
@@ -286,34 +291,33 @@ void audit_ratio(const Auditor& a, std::span<const Line> row) {
     if (o.subject == r.baseline) base = &o;
     if (is_peer(o) && o.status == "ok" && (!best || o.median_ns < best->median_ns)) best = &o;
   }
-  if (!base) return a.wrong("missing-baseline", "its baseline ", r.baseline, " was not measured in the same row");
-  if (base->parity.verdict == "FAIL") a.wrong("slow-baseline", "its baseline ", r.baseline, " computed a wrong result");
+  if (!base) return a.wrong("missing-baseline", "the baseline ", r.baseline, " was not measured in the same row");
+  if (base->parity.verdict == "FAIL") a.wrong("slow-baseline", "the baseline ", r.baseline, " computed a wrong result");
   const Ratio again = median_ratio(base->samples_ns, r.samples_ns);
   if (!near(r.ratio.value, again.value, 2e-3)) {
-    a.wrong("forged-ratio", "it is said to be ", r.ratio.value, " times as fast as ", r.baseline,
-            ", and the samples of both give ", again.value);
+    a.wrong("forged-ratio", "recorded as ", r.ratio.value, " times as fast as ", r.baseline,
+            ", but the samples of both give ", again.value);
   } else {
-    const double room = 2e-3 + 0.25 * (again.interval.high - again.interval.low);  // samples were rounded since
+    const double room = 2e-3 + 0.25 * (again.interval.high - again.interval.low);  // stored samples are rounded
     if (!near(r.ratio.interval.low, again.interval.low, 0, room) ||
         !near(r.ratio.interval.high, again.interval.high, 0, room))
-      a.wrong("forged-ratio", "the interval of its ratio is said to be ", r.ratio.interval.low, " to ",
-              r.ratio.interval.high, ", and the samples of both give ", again.interval.low, " to ",
+      a.wrong("forged-ratio", "the interval of the ratio is recorded as ", r.ratio.interval.low, " to ",
+              r.ratio.interval.high, ", but the samples of both give ", again.interval.low, " to ",
               again.interval.high);
   }
   if (const std::string is = name(verdict(r.ratio, 0.01, r.aa_spread)); is != r.verdict)
-    a.wrong("forged-verdict", "it is said to be ", r.verdict, " and its ratio and the A/A spread say ", is);
+    a.wrong("forged-verdict", "recorded as ", r.verdict, ", but the ratio and the A/A spread give ", is);
   if (best && is_peer(*base) && best != base && best->median_ns < base->median_ns / (1.01 + r.aa_spread)) {
     const bool changes = r.verdict == "FASTER" && best->median_ns < r.median_ns && best != &r;
     if (changes)
-      a.wrong("slow-baseline", "it is FASTER than ", r.baseline, ", and slower than ", best->subject,
-              " in the same row");
+      a.wrong("slow-baseline", "FASTER than ", r.baseline, ", but slower than ", best->subject, " in the same row");
     else
-      a.caution("slow-baseline", "its ratio is to ", r.baseline, ", and ", best->subject,
+      a.caution("slow-baseline", "the baseline is ", r.baseline, ", but ", best->subject,
                 " was the faster peer in the same row");
   }
 }
 
-// The machine's ceilings are measured once for a run: a row with others of its own was given them.
+// Ceilings are measured once per run, so a row whose ceilings differ was edited.
 void audit_ceilings(std::span<const Line> lines, std::vector<Finding>& found) {
   std::map<std::string, const Record*> first;
   for (const Line& l : lines) {
@@ -325,8 +329,8 @@ void audit_ceilings(std::span<const Line> lines, std::vector<Finding>& found) {
     const Record& one = *it->second;
     if (!near(one.ceiling_gflops, r.ceiling_gflops, 1e-9) || !near(one.copy_gbs, r.copy_gbs, 1e-9))
       found.push_back({l.number, "forged-ceiling", true,
-                       join(r.subject, ": its ceilings are ", r.ceiling_gflops, " GFLOP/s and ", r.copy_gbs,
-                            " GB/s, and other rows of its run have ", one.ceiling_gflops, " and ", one.copy_gbs)});
+                       join(r.subject, ": the ceilings are ", r.ceiling_gflops, " GFLOP/s and ", r.copy_gbs,
+                            " GB/s, but other rows of the run have ", one.ceiling_gflops, " and ", one.copy_gbs)});
   }
 }
 
@@ -339,7 +343,7 @@ void audit_copies(std::span<const Line> lines, std::vector<Finding>& found) {
     const auto [it, is_new] = seen.emplace(samples, &l);
     if (!is_new)
       found.push_back({l.number, "copied-samples", true,
-                       join(l.record.subject, ": its samples are those of line ", it->second->number)});
+                       join(l.record.subject, ": the samples are those of line ", it->second->number)});
   }
 }
 
@@ -362,7 +366,7 @@ bool audit_line(std::string_view text, Line& out, std::vector<Finding>& found) {
   constexpr size_t kOfFirst = 12;  // in version 1
   const std::span<const char* const> fields(kFields, out.record.version >= 2 ? std::size(kFields) : kOfFirst);
   if (const size_t n = first_missing(text, fields); n < fields.size())
-    return no("missing-field", join("record: the field ", fields[n], " is missing",
+    return no("missing-field", join("record: field ", fields[n], " is missing",
                                     n < kOfFirst ? "" : join(" in version ", out.record.version)));
   return true;
 }
@@ -376,8 +380,8 @@ void audit(std::span<const Line> lines, std::vector<Finding>& found) {
       if (was_timed(l.record)) audit_ratio(a, row);
     }
     if (const Record& r = row[0].record; int(row.size()) < r.row_records)
-      Auditor{row[0], r, found}.caution("unfinished-row", row.size(), " of ", r.row_records,
-                                        " records of its row are here");
+      Auditor{row[0], r, found}.caution("unfinished-row", "only ", row.size(), " of ", r.row_records,
+                                        " records of the row are present");
     first += row.size();
   }
   audit_ceilings(lines, found);
@@ -395,7 +399,7 @@ Status audit_file(const std::string& path, std::vector<Line>& lines, std::vector
     Line line{.number = number};
     std::vector<Finding> of_line;
     if (audit_line(text, line, of_line)) lines.push_back(std::move(line));
-    else if (unfinished) found.push_back({number, "unfinished-row", false, "the last line is not whole"});
+    else if (unfinished) found.push_back({number, "unfinished-row", false, "the last line is incomplete"});
     else found.insert(found.end(), of_line.begin(), of_line.end());
   }
   if (file.bad()) return Status::no("'", path, "' cannot be read: ", std::strerror(errno));

@@ -1,5 +1,5 @@
-// Whether records can be believed: everything in them that follows from something else is computed again, and what only
-// a mistake or a forger writes has a name. Pure: no clock, no device, so a file from anywhere can be judged anywhere.
+// Audits records. Every derived value is recomputed from its sources, and each kind of error or forgery has a name.
+// Pure: no clock and no device, so a file from any machine can be audited on any other.
 #pragma once
 #include <span>
 #include <string>
@@ -11,28 +11,28 @@
 namespace attune {
 
 struct Finding {
-  int line = 0;            // of the file, from 1
+  int line = 0;            // line of the file, from 1
   std::string name{};      // "forged-rate"
-  bool wrong = true;       // false: true as it stands, and not to be relied on
+  bool wrong = true;       // false: a warning; the record is consistent but not reliable
   std::string sentence{};
 };
 
-// A record and the line it stands on.
+// A record and its line number.
 struct Line {
   int number = 0;
   Record record{};
 };
 
-// Reads one line: a finding where it is no record, or a field that every record has is missing or of another kind.
+// Parses one line. Adds a finding if it is not a record, or a required field is missing or has the wrong type.
 bool audit_line(std::string_view text, Line& out, std::vector<Finding>& found);
-// What is wrong with records that were read, each alone and with the others of its row and run.
+// Audits parsed records, each alone and together with the others of its row and run.
 void audit(std::span<const Line>, std::vector<Finding>& found);
-// Both, of a file; lines that are empty are skipped, and an unfinished last one is a caution.
+// Does both for a file. Empty lines are skipped, and an incomplete last line is a warning.
 Status audit_file(const std::string& path, std::vector<Line>& lines, std::vector<Finding>& found);
 
 std::vector<std::string> finding_names();
 
-// Where a peer and what it is compared with meet: the same problem, measured in the same way.
+// Equal for all records of a row: the same problem, measured in the same way in the same run.
 std::string row_key(const Record&);
 
 }  // namespace attune

@@ -34,9 +34,9 @@ struct Spot {
     return read(r, a.row<const int32_t>(Role::page_table, b)[at / p.page], at % p.page, kv_head());
   }
   Row read(Role r, int64_t batch, int64_t seq, int64_t head) const { return read_row(a[r], batch, seq, head); }
-  // How often a pair counts.
+  // Multiplicity of a pair; 0 if it is not visible.
   int times(int i, int j) const { return s.band.visible(i, j) ? pairs.times(i, j) : 0; }
-  // Natural logit of a pair; `slope` is its derivative by the scaled dot product.
+  // Natural logit of a pair. `slope` is its derivative with respect to the scaled dot product.
   double logit(double product, int i, int j, double& slope) const {
     double x = product * double(scale_of(p, a));
     slope = 1;
@@ -77,7 +77,7 @@ struct Spot {
     return worse(worst, judge_lse(lse(i), total > 0 ? top + std::log(total) : -INFINITY, rounding_of(p.dtype.kv)));
   }
 
-  // A pair's weight and gradient, from the lse and out that were given; `count`: how often it counts.
+  // Weight and gradient of a pair, from the given lse and out. `count` is its multiplicity.
   struct Pair { double weight, gradient, noise; };
   Pair pair(int i, int j, int count, const Row& q, const Row& k, const Row& v, const Row& d_out,
             const Row& out) const {
@@ -85,8 +85,8 @@ struct Spot {
     const double weight = pairs.factor() * count * std::exp(logit(dot(q, k), i, j, slope) - lse(i)), kept = keep(i, j),
                  dp = kept * dot(d_out, v);
     for (size_t d = 0; d < out.size(); ++d) delta += out[d] * d_out[d], rounded += std::pow(out[d] * d_out[d], 2);
-    delta /= pairs.factor(), rounded /= pairs.factor() * pairs.factor();  // of the softmax itself
-    // The last term: who computes delta from an out of his own rounds it differently.
+    delta /= pairs.factor(), rounded /= pairs.factor() * pairs.factor();  // undo the factor on the softmax
+    // The last noise term allows for kernels that compute delta from their own out, which rounds differently.
     return {weight * kept, weight * (dp - delta) * slope,
             weight * (std::abs(dp) + std::abs(delta) + std::sqrt(rounded)) * slope};
   }
@@ -95,7 +95,7 @@ struct Spot {
     const Row q = query(Role::q, i), d_out = query(Role::d_out, i), out = query(Role::out, i);
     const double scale = double(scale_of(p, a));
     Sum sum(p.dim_qk);
-    Row coherent(size_t(p.dim_qk));  // an error of delta moves all weights of the row together
+    Row coherent(size_t(p.dim_qk));  // an error in delta shifts all gradients of the row together
     for (int j = 0; j < s.len_k; ++j)
       if (const int count = times(i, j)) {
         const Row k = key(Role::k, j);
@@ -110,7 +110,7 @@ struct Spot {
   }
 };
 
-// dk and dv of a key, summed over the query heads that share it.
+// dk and dv of a key, summed over the query heads of its GQA group.
 double key_row(const Problem& p, const Args& a, int b, int kv_head, int j) {
   const int group = p.heads_q / p.heads_kv;
   Sum dk(p.dim_qk), dv(p.dim_v);
@@ -140,7 +140,7 @@ struct Drawn {
   double error = 0;
 };
 
-// The first, the last, and others between them.
+// Samples the first row, the last row, and random others.
 std::vector<Drawn> draw_rows(const Problem& p, const Args& a, uint64_t seed, int rows, bool keys) {
   std::vector<Drawn> all;
   Random random{seed};
@@ -157,7 +157,7 @@ std::vector<Drawn> draw_rows(const Problem& p, const Args& a, uint64_t seed, int
   return all;
 }
 
-// f(0) ... f(count - 1), on as many threads as this process may use.
+// Calls f(0) ... f(count - 1) on as many threads as this process may use.
 template <class F>
 void on_all_cores(size_t count, const F& f) {
   std::atomic<size_t> next{0};
@@ -189,10 +189,10 @@ Status can_draw(const Problem& p) {
 Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
   if (const Status s = can_draw(p); !s.ok()) return {"UNCHECKED", 0, 0, s.message, ""};
   const bool nsa = word(p.variant) == "nsa";
-  if (nsa && !has_chosen_blocks(p, a)) return {"FAIL", 1e9, 0, "the blocks that were chosen are not there", ""};
+  if (nsa && !has_chosen_blocks(p, a)) return {"FAIL", 1e9, 0, "the list of selected blocks is missing", ""};
   const bool keys = p.pass == Pass::backward;
   std::vector<Drawn> all = draw_rows(p, a, seed, rows, keys);
-  // Rows are independent and each is a walk over the keys: on many cores the check takes a moment.
+  // Rows are independent and each is a walk over the keys, so the check runs on all cores.
   const auto judge = [&](Drawn& d) {
     if (nsa && d.of_key) d.error = nsa_key_row(p, a, d.b, d.h, d.row, d.what);
     else if (nsa && p.pass == Pass::forward) d.error = nsa_out_row(p, a, d.b, d.h, d.row, d.what);
@@ -206,7 +206,7 @@ Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
   Checked c{.verdict = "PASS"};
   for (const Drawn& d : all) {
     ++c.rows;
-    if (d.error <= c.error) continue;  // false for a NaN, which is then the largest
+    if (d.error <= c.error) continue;  // false for NaN, which then counts as the largest
     c.error = std::isfinite(d.error) ? d.error : 1e9;
     if (!(d.error <= 1))
       c.verdict = "FAIL", c.message = join(d.what, " row ", d.row, " of batch ", d.b, ", head ", d.h, " is off by ",

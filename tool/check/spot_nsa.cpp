@@ -1,6 +1,6 @@
-// Drawn rows of native sparse attention, by its definition (docs/nsa.md) and in double. A forward's choice of blocks is
-// taken from what it wrote, once it is seen to be one that the scores allow: of two blocks that score alike within the
-// rounding of the scores either may be taken. A backward is held against the branches that it was given.
+// Sampled rows of native sparse attention, by its definition (docs/nsa.md) and in double. A forward's selection of
+// blocks is taken from its output, once it is shown to be one that the scores allow: of two blocks whose scores are
+// equal within rounding, either may be selected. A backward is checked against the branches that it was given.
 #include <algorithm>
 
 #include "tool/check/spot_row.h"
@@ -9,7 +9,7 @@
 namespace attune {
 namespace {
 
-// Probabilities of the compressed tokens that query i sees, summed over the heads of a group.
+// Probabilities of the compressed tokens visible to query i, summed over the heads of a GQA group.
 Row group_probabilities(const NsaBranches& one, int i, const std::vector<int64_t>& seen) {
   const int group = one.p.heads_q / one.p.heads_kv;
   std::vector<Row> k;
@@ -26,8 +26,8 @@ Row group_probabilities(const NsaBranches& one, int i, const std::vector<int64_t
   return sum;
 }
 
-// Whether the list of query i has the blocks that are always taken, as many others as there is room for, and none that
-// scores less than one that was left out.
+// True if the list of query i holds the blocks that are always selected, is full, and holds no block that scores less
+// than one left out.
 bool may_choose(const NsaBranches& one, int i) {
   const Nsa& nsa = one.nsa;
   const int64_t t = one.position(i), own = t / nsa.s;
@@ -42,7 +42,7 @@ bool may_choose(const NsaBranches& one, int i) {
   if (int64_t(list.size()) != std::min<int64_t>(nsa.n, own + 1)) return false;
   const std::vector<int64_t> seen = one.keys(0, i);
   const Row probability = group_probabilities(one, i, seen);
-  double least = INFINITY, most = 0;  // of those that were chosen, of those that were not
+  double least = INFINITY, most = 0;  // lowest score of a selected block, highest score of any other
   for (int64_t m = 1; m + 1 < own; ++m) {
     double score = 0;
     for (const int64_t c : seen) {
@@ -76,7 +76,7 @@ bool has_chosen_blocks(const Problem& p, const Args& a) {
 double nsa_out_row(const Problem& p, const Args& a, int b, int h, int i, const char*& what) {
   const NsaBranches one(p, a, b, h);
   if (one.wants(Branch::selected) && !may_choose(one, i)) {
-    what = "chosen blocks of";
+    what = "selected blocks of";
     return INFINITY;
   }
   const Row q = read_row(a[Role::q], b, i, h);
@@ -108,10 +108,10 @@ double nsa_out_row(const Problem& p, const Args& a, int b, int h, int i, const c
 
 namespace {
 
-// What a backward knows of query i in one branch: the gradient that reaches it, and what it subtracts.
+// Inputs of a backward for query i in one branch: its gradient, and the delta to subtract.
 struct Given {
   Row q, d_out;
-  double lse, delta, rounded;  // rounded: of delta, squared
+  double lse, delta, rounded;  // rounded: squared scale of delta's rounding
 
   Given(const NsaBranches& one, int n, int i) : q(read_row(one.a[Role::q], one.b, i, one.h)) {
     double gate[3];
@@ -140,7 +140,7 @@ double nsa_dq_row(const Problem& p, const Args& a, int b, int h, int i) {
   for (int n = 0; n < 3; ++n) {
     if (!one.wants(Branch(n))) continue;
     const Given given(one, n, i);
-    Row coherent(size_t(p.dim_qk)), branch(size_t(p.dim_qk));  // an error of delta moves all weights together
+    Row coherent(size_t(p.dim_qk)), branch(size_t(p.dim_qk));  // an error in delta shifts all gradients together
     for (const int64_t j : one.keys(n, i)) {
       const Row k = one.key(n, j, false);
       const Given::Pair x = given.with(one.scale, k, one.key(n, j, true));
@@ -155,13 +155,13 @@ double nsa_dq_row(const Problem& p, const Args& a, int b, int h, int i) {
                    branch_roundings);
 }
 
-// Gradients of a token of k and v: what reaches the compressed tokens that it is part of. Of long sequences a token is
-// taken that few queries come after: all of those see it.
+// Gradients of a token of k and v through the compressed tokens that contain it. All later queries see such a token, so
+// in long sequences a token near the end is sampled.
 double compressed_row(const Problem& p, const Args& a, int b, int kv_head, int drawn) {
   const int group = p.heads_q / p.heads_kv, len_q = a[Role::q].extent.seq, rows = a[Role::k].extent.seq;
   const NsaBranches first(p, a, b, kv_head * group);
   const Nsa& nsa = first.nsa;
-  constexpr int kMostPairs = 1 << 16;  // of a query and a head
+  constexpr int kMostPairs = 1 << 16;  // (query, head) pairs
   const bool raw = nsa.phi == Phi::mean;
   const int64_t from = std::max<int64_t>(0, first.tokens() - kMostPairs / group) / (raw ? 1 : nsa.d);
   const int64_t j = std::min<int64_t>(std::max<int64_t>(drawn % rows, from), rows - 1);
@@ -187,7 +187,7 @@ double compressed_row(const Problem& p, const Args& a, int b, int kv_head, int d
                dv.judge(read_row(a[Role::dv], b, j, kv_head), rounding, rounding_out));
 }
 
-// Gradients of a key of every branch: of those that were given, the first.
+// Gradients of a key in every branch; returns the worst error and names its branch.
 double nsa_key_row(const Problem& p, const Args& a, int b, int kv_head, int j, const char*& what) {
   const int group = p.heads_q / p.heads_kv, len_q = a[Role::q].extent.seq;
   double worst = 0;

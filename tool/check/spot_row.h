@@ -1,7 +1,6 @@
-// What a drawn row should be, summed in double, and how far from it a kernel that rounds well may be. Weights (and
-// their gradients) are kept in the dtype of the values, independently of each other, so their errors add in squares;
-// f32 arithmetic and the output's rounding come on top. The L2 norm of a row is compared, which no lucky element can
-// satisfy.
+// The expected value of a sampled row, summed in double, and its tolerance. Kernels round weights and their gradients
+// to the dtype of the values, independently of each other, so these errors add in squares. Errors of f32 arithmetic and
+// of rounding the output come on top. Rows are compared by L2 norm, so a single lucky element cannot pass.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -11,14 +10,14 @@
 
 namespace attune {
 
-inline constexpr double kArithmetic = 64 * 0x1p-24;  // of f32, relative to the sum of magnitudes
-inline constexpr double kRoundings = 4;              // this many standard deviations, generously
+inline constexpr double kArithmetic = 64 * 0x1p-24;  // error of f32 arithmetic, relative to the sum of magnitudes
+inline constexpr double kRoundings = 4;              // allowed standard deviations, a generous number
 
-// A sum of weighted rows, and what its rounding may amount to.
+// A sum of weighted rows, and the scale of its rounding error.
 struct Sum {
   Row value, square, magnitude;
   explicit Sum(int dim) : value(size_t(dim)), square(size_t(dim)), magnitude(size_t(dim)) {}
-  // `noise`: the size that the weight's rounding is relative to.
+  // The rounding error of `weight` is relative to `noise`.
   void add(double weight, double noise, const Row& x) {
     for (size_t d = 0; d < x.size(); ++d) {
       value[d] += weight * x[d];
@@ -26,7 +25,7 @@ struct Sum {
       magnitude[d] += std::abs(noise * x[d]);
     }
   }
-  // The error of a row as a share of what is allowed; NaN where the row has one. `more` is allowed on top.
+  // Error of a row divided by the tolerance; NaN if the row has a NaN. `more` is added to the tolerance.
   double judge(const Row& got, double rounding, double rounding_out, double more = 0) const {
     double error = 0, noise = 0, size = 0, sum = 0;
     for (size_t d = 0; d < got.size(); ++d) {
@@ -39,16 +38,16 @@ struct Sum {
   }
 };
 
-// The larger of two errors; a NaN is larger than all.
+// The larger of two errors; NaN is the largest.
 inline double worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
-// The error of an lse, likewise.
+// Error of an lse divided by its tolerance.
 inline double judge_lse(double got, double expected, double rounding) {
   if (got == expected) return 0;
   return std::abs(got - expected) / (kArithmetic * (4 + std::abs(expected)) + rounding);
 }
 
-// Rows of the whole of native sparse attention; spot_nsa.cpp. `what` says what of a row was wrong.
+// Rows of native sparse attention; see spot_nsa.cpp. `what` names the part of the row with the worst error.
 Status can_draw_nsa(const Problem&);
 bool has_chosen_blocks(const Problem&, const Args&);
 double nsa_out_row(const Problem&, const Args&, int b, int h, int i, const char*& what);

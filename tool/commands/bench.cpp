@@ -1,6 +1,6 @@
-// `attune bench`: problems as lines or as axes, each measured by the one timer, every row a record. Peers are timed in
-// the same process: the command then starts itself again inside of theirs. A GPU is timed by its own clock, see
-// timing/device_timer.h.
+// `attune bench`: measures problems given as lines, axes, a file or a suite, and writes one record per subject. Peers
+// are timed in the same process: the command then starts itself again inside theirs. A GPU is timed by its own clock,
+// see timing/device_timer.h.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -37,18 +37,18 @@ struct Asked {
   std::vector<std::string> backends{}, peers{}, modes{};
   std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
   std::string lengths{}, suite{};
-  std::vector<std::string> axes_given{};  // as on the command line: "--pass"
+  std::vector<std::string> axes_given{};  // names on the command line: "--pass"
   bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
   bool plot = false, burst = false, sustained = false;
   double energy_seconds = 0;
-  std::optional<double> max_seconds{}, rest_ms{}, heat_ms{};  // the suite's, or the engine's own, unless given
+  std::optional<double> max_seconds{}, rest_ms{}, heat_ms{};  // unset: the suite's value, or the engine's default
   TimingSettings timing{};
   uint32_t seed = 1;
 };
 
 std::atomic<bool> interrupted{false};
 
-// The first interrupt ends the run with what is there; a second one ends the process.
+// The first interrupt ends the run and keeps its records so far; a second one ends the process.
 struct Interrupts {
   struct sigaction old_int{}, old_term{};
   Interrupts() {
@@ -77,13 +77,13 @@ Status problems(const Asked& asked, std::vector<BenchRow>& out) {
   const bool by_axes = asked.lines.empty() && asked.file.empty() && asked.suite.empty();
   if (Status s = by_axes ? problems_of(asked.axes, out) : keep_rows(asked.axes, asked.axes_given, out); !s.ok())
     return s;
-  // A row is known by its line: of a second one a resumed run would say that it is done.
+  // A row is identified by its line, so duplicates are dropped: a resumed run would count the second one as done.
   std::set<std::string> seen;
   std::erase_if(out, [&](const BenchRow& row) { return !seen.insert(name(row)).second; });
   return Status::good();
 }
 
-// How each row is timed. A GPU's headline is cold: nobody finds his keys in its cache.
+// The timing modes of each row. The default on a GPU is cold: in practice, keys are rarely in its cache.
 Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
   for (const std::string& word : asked.modes) {
     Mode mode;
@@ -95,11 +95,12 @@ Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
   if (out.empty()) out.push_back(gpu ? Mode::cold : Mode::warm);
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
-  if (!gpu && out.back() == Mode::graph) return Status::no("--timing: graph is for GPUs, --device is ", asked.device);
+  if (!gpu && out.back() == Mode::graph)
+    return Status::no("--timing: graph given with --device ", asked.device, "; graph needs a GPU");
   return Status::good();
 }
 
-// What is the same for every row, and one Bench for each mode and number of threads: their ceilings differ.
+// Settings shared by every row, and one Bench per mode, state and number of threads, because their ceilings differ.
 Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   Bench common;
   if (const BenchSuite* suite = find_suite(asked.suite)) {
@@ -116,7 +117,7 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
   const bool gpu = common.device.kind == DeviceKind::cuda;
   if (common.device.index < 0)
-    return Status::no("--device: ", asked.device, " can be planned for, and is not here to run on");
+    return Status::no("--device: ", asked.device, " is not in this machine; it can be planned for, but not measured");
   code = kUsage;
   for (const std::string& word : asked.backends) {
     if (word != "all" && !find_backend(word))
@@ -127,17 +128,17 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   if (asked.layout != "bhsd" && asked.layout != "bshd")
     return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");
   if (!(asked.timing.precision > 0) || !(common.timing.max_seconds > 0))
-    return Status::no("--precision and --max-seconds are above 0");
-  constexpr double kHour = 3600;  // and a nan is in no range
+    return Status::no("--precision, --max-seconds: both must be above 0");
+  constexpr double kHour = 3600;  // a NaN is outside every range
   const auto within = [](double x, double most) { return x >= 0 && x <= most; };
   if (!within(asked.energy_seconds, kHour) || (asked.energy_seconds > 0 && !gpu))
-    return Status::no("--energy is a time above 0, an hour at most, and for GPUs");
+    return Status::no("--energy: must be from 0 to 3600 seconds, and needs a GPU");
   if (!within(asked.rest_ms.value_or(0), kHour * 1e3) || !within(asked.heat_ms.value_or(0), kHour * 1e3))
-    return Status::no("--rest and --hot are milliseconds, 0 or more, an hour at most");
+    return Status::no("--rest, --hot: must be from 0 to 3600000 milliseconds");
   if (asked.burst && asked.rest_ms == 0.0)
-    return Status::no("--burst rests before every batch, and --rest 0 says not to");
+    return Status::no("--burst: given with --rest 0; a burst needs a rest before every batch");
   if (asked.sustained && asked.heat_ms == 0.0)
-    return Status::no("--sustained works before every batch, and --hot 0 says not to");
+    return Status::no("--sustained: given with --hot 0; it needs work before every batch");
   if (!asked.lengths.empty())
     if (Status s = numbers_of("lengths", asked.lengths, common.lengths); !s.ok()) return s;
   common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
@@ -148,13 +149,13 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   common.timing.stop = &interrupted;
   std::vector<int32_t> threads;
   if (asked.threads.empty()) threads.push_back(common.device.units);
-  else if (gpu) return Status::no("--threads is for CPUs, --device is ", asked.device);
+  else if (gpu) return Status::no("--threads: given with --device ", asked.device, "; it needs a CPU");
   else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
   for (const int32_t n : threads)
     if (n > kMostThreads) return Status::no("--threads: ", n, " is not from 1 to ", kMostThreads);
   std::vector<Mode> modes;
   if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
-  struct State { double rest_ms, heat_ms; };  // before every block of samples; both asked for: one after the other
+  struct State { double rest_ms, heat_ms; };  // before every batch of samples; if both are requested, two states
   std::vector<State> states;
   const BenchSuite* const suite = find_suite(asked.suite);
   const double heat_ms = asked.heat_ms.value_or(asked.sustained ? kSustainedHeat : 0);
@@ -175,18 +176,18 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   return Status::good();
 }
 
-// Explicit lengths fit every problem of ragged keys, and there is one, or the run does not start.
+// --lengths needs at least one problem with ragged keys, and must fit all of them.
 Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>& lengths) {
   const auto is_ragged = [](const BenchRow& row) { return row.problem.keys == KeySource::ragged; };
   if (!lengths.empty() && !rows.empty() && std::none_of(rows.begin(), rows.end(), is_ragged))
-    return Status::no("--lengths is for ragged keys, not: ", name(rows[0].problem));
+    return Status::no("--lengths: no problem has ragged keys: ", name(rows[0].problem));
   for (const BenchRow& row : rows) {
     const Problem& p = row.problem;
     if (lengths.empty() || !is_ragged(row)) continue;
     if (int(lengths.size()) != p.batch)
-      return Status::no("--lengths: ", lengths.size(), " of them for ", p.batch, " sequences in: ", name(p));
+      return Status::no("--lengths: ", lengths.size(), " lengths given for ", p.batch, " sequences of: ", name(p));
     for (const int32_t n : lengths)
-      if (n > p.len_q || n > p.len_k) return Status::no("--lengths: ", n, " is over the bound in: ", name(p));
+      if (n > p.len_q || n > p.len_k) return Status::no("--lengths: ", n, " exceeds the bound of: ", name(p));
   }
   return Status::good();
 }
@@ -228,14 +229,17 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
                too_large_for(r) ? ": does not fit into memory" : is_too_slow(r, benches[0]) ? ": takes too long" : "");
   fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available{})\n", rows, seconds / 60,
              bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
-  if (too_large) fmt::print("{} do not fit into memory, and will say so\n", too_large * benches.size());
+  const auto counted = [](size_t n) { return join(n, n == 1 ? " row" : " rows"); };
+  if (too_large)
+    fmt::print("{} cannot fit into memory and will be reported as such\n", counted(too_large * benches.size()));
   if (too_slow)
-    fmt::print("{} take more than {} a call, which a suite does not wait for, and will say so\n", too_slow,
-               seconds_text(kMostCallSeconds));
-  if (not_built) fmt::print("{} are of what is not built yet, and will say so\n", not_built * benches.size());
+    fmt::print("{} would take more than {} per call, the limit of a suite, and will be reported as such\n",
+               counted(too_slow), seconds_text(kMostCallSeconds));
+  if (not_built)
+    fmt::print("{} cannot be measured yet and will be reported as such\n", counted(not_built * benches.size()));
 }
 
-// Once for a run; the table has the rest.
+// Facts of the machine, printed once per run below the table.
 void tell_machine(const Bench& b) {
   if (!b.ceilings) return;
   const bool gpu = b.timer != nullptr;
@@ -254,24 +258,24 @@ void tell_machine(const Bench& b) {
   if (b.aa_spread) fmt::print(", A/A spread {:.1f} %", 100 * *b.aa_spread);
   fmt::print("\n");
   if (!b.ceilings->missed.empty()) fmt::print("no ceiling: {}\n", b.ceilings->missed);
-  if (gpu && !b.timer->no_nvml().ok()) fmt::print("no clocks and powers: {}\n", b.timer->no_nvml().message);
+  if (gpu && !b.timer->no_nvml().ok()) fmt::print("no clock and power readings: {}\n", b.timer->no_nvml().message);
 }
 
-// Where the card is to be told from others of its name.
+// Identifies the card among others of the same name.
 void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
   const cuda::GpuIdentity id = timer.nvml().identity();
   p.gpu = device.name, p.gpu_uuid = id.uuid, p.gpu_vbios = id.vbios, p.gpu_driver = id.driver;
   p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc, p.gpu_mig = id.mig;
   if (id.pcie_generation) p.gpu_pcie = join("generation ", id.pcie_generation, ", ", id.pcie_lanes, " lanes");
-  p.clocks = id.most_sm_mhz > 0 ? join("up to ", id.most_sm_mhz, " MHz") : "";  // who sets them is seen at work
+  p.clocks = id.most_sm_mhz > 0 ? join("up to ", id.most_sm_mhz, " MHz") : "";  // note_readings() adds who sets them
   p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
 }
 
-// Every peer that was asked for, and the versions of those that are here.
+// The requested peers, and the versions of those that are installed.
 Status hosted(const std::vector<std::string>& names, std::vector<const attune_peer*>& out, std::string& versions) {
   for (const std::string& name : names) {
     const attune_peer* const peer = find_peer(name);
-    if (!peer) return Status::no("--peer: its host does not know ", name);
+    if (!peer) return Status::no("--peer: the Python process does not offer ", name);
     out.push_back(peer);
     const std::string_view version = peer->version;
     if (!version.empty() && versions.find(version) == versions.npos)
@@ -288,7 +292,7 @@ struct Tally {
     else if (r.status == "unsupported") ++(r.message.starts_with("not built: ") ? not_built : unsupported);
     else if (r.status != "interrupted") ++bad;
   }
-  // What was not measured, and is no failure: "3 unsupported, 2 out of memory".
+  // Records that were not measured but are not failures: "3 unsupported, 2 out of memory".
   std::string rest() const {
     std::string text;
     const auto add = [&](size_t count, const char* what) {
@@ -299,7 +303,7 @@ struct Tally {
   }
 };
 
-// What the source report of this suite counts: whole sequences.
+// Queries per second, counted as whole sequences, as the source report of this suite does.
 void tell_queries(const std::vector<Record>& records) {
   for (const Record& r : records)
     if (Problem p; r.status == "ok" && parse(r.problem, p).ok())
@@ -314,9 +318,10 @@ void run(Asked& asked, Context& context) {
   Exit code = kUsage;
   if (const Status s = benches(asked, all, code); !s.ok()) return no(code, s);
   if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
-  if (asked.resume && asked.out.empty()) return no(kUsage, Status::no("--resume needs the file to go on with: --out"));
+  if (asked.resume && asked.out.empty())
+    return no(kUsage, Status::no("--resume: no file to continue; give one with --out"));
   if (asked.resume && !asked.lengths.empty())
-    return no(kUsage, Status::no("--resume is not with --lengths: no record says which it was measured with"));
+    return no(kUsage, Status::no("--resume: not accepted with --lengths, because records do not hold lengths"));
   const bool gpu = all[0].device.kind == DeviceKind::cuda;
   std::vector<std::string> names;
   if (const Status s = peers_named(asked.peers, gpu, names); !s.ok()) return no(kUsage, s);
@@ -324,7 +329,7 @@ void run(Asked& asked, Context& context) {
       !base.empty() && !find_backend(base) && std::find(names.begin(), names.end(), base) == names.end())
     return no(kUsage, Status::no("--baseline: '", base, "' is neither one of --peer nor one of ", backend_names()));
   if (asked.dry_run && asked.resume)
-    fmt::print(stderr, "rows that are in {} already are reckoned too\n", asked.out);
+    fmt::print(stderr, "the estimate includes rows that are already in {}\n", asked.out);
   if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();
@@ -333,7 +338,7 @@ void run(Asked& asked, Context& context) {
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
-  if (file.was_torn()) fmt::print(stderr, "an unfinished line is cut off the end of {}\n", asked.out);
+  if (file.was_torn()) fmt::print(stderr, "removed an incomplete line from the end of {}\n", asked.out);
 
   Tuned tuned;
   if (const Status s = load_tuned(all[0].device, tuned); !s.ok()) return no(kFailed, s);
@@ -358,8 +363,8 @@ void run(Asked& asked, Context& context) {
     size_t cut = 0;
     if (const Status s = file.resume(before, &cut); !s.ok()) return no(kFailed, s);
     if (cut)
-      fmt::print(stderr, "{} record{} of an unfinished row {} cut off the end of {}\n", cut, cut == 1 ? "" : "s",
-                 cut == 1 ? "is" : "are", asked.out);
+      fmt::print(stderr, "removed {} record{} of an unfinished row from the end of {}\n", cut, cut == 1 ? "" : "s",
+                 asked.out);
     sweep.keep(std::move(before));
   }
   sweep.each = [&](const Record& r) {
@@ -367,10 +372,9 @@ void run(Asked& asked, Context& context) {
     if (context.json) fmt::print("{}\n", to_json(r)), std::fflush(stdout);
   };
   const size_t total = sweep.rows.size() * sweep.benches.size(), done = sweep.done();
-  if (done) fmt::print(stderr, "{} of {} rows are in {} already\n", done, total, asked.out);
+  if (done) fmt::print(stderr, "{} of {} rows are already in {}\n", done, total, asked.out);
   if (sweep.changed_sources())
-    fmt::print(stderr, "they, or this build, are of changed files, which no commit names: whether both are of the same "
-                       "sources is not known\n");
+    fmt::print(stderr, "warning: uncommitted changes; cannot tell whether earlier rows come from the same sources\n");
   Progress progress(isatty(STDERR_FILENO) == 1, sweep.seconds_left(), total - done);
   sweep.progress = &progress;
   const Interrupts interrupts;
@@ -382,7 +386,7 @@ void run(Asked& asked, Context& context) {
     if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
     if (asked.suite == "sdpa-small") tell_queries(records);
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
-    else if (asked.plot) fmt::print("nothing is plotted: no problem was measured at two lengths\n");
+    else if (asked.plot) fmt::print("nothing to plot: no problem was measured at two lengths\n");
   }
   if (interrupted)
     no(kFailed, Status::no("interrupted after ", records.size(), records.size() == 1 ? " record" : " records"));
@@ -395,99 +399,101 @@ void run(Asked& asked, Context& context) {
 
 void add_bench(CLI::App& app, Context& context) {
   const Command sub =
-      add_command(app, "bench", "Measure problems, against each other, a peer and the machine's ceilings");
+      add_command(app, "bench", "Measure problems and compare them with peers and the machine's ceilings");
   const auto asked = std::make_shared<Asked>();
   Axes& axes = asked->axes;
   sub.add_option("problems", asked->lines,
-                 "Problem lines, of block lists with a pattern behind a bar; without any, the axes below are combined")
+                 "Measure these problem lines, for block lists with a pattern after a bar; without any, combine the "
+                 "axes below")
       .type_name("LINE");
-  sub.add_option("--suite", asked->suite, join("Rows that belong together: ", suite_names())).type_name("NAME");
-  sub.add_option("--lines", asked->file, "A file of problem lines").type_name("FILE");
+  sub.add_option("--suite", asked->suite, join("Measure a named set of rows: ", suite_names())).type_name("NAME");
+  sub.add_option("--lines", asked->file, "Read problem lines from this file").type_name("FILE");
   const auto axis = [&](const char* name, std::string& value, const char* help) {
     sub.add_option(name, value, help).type_name("LIST").show_default().group("Axes");
   };
-  axis("--pass", axes.pass, "forward, backward; with rows given otherwise, those to keep");
-  axis("--dtype", axes.dtype, "f32, f16, bf16");
-  axis("--batch", axes.batch, "Sequences");
-  axis("--heads", axes.heads, "Heads, or heads/of keys: 8,8/2");
-  axis("--len", axes.len, "Keys: 512,1024 or 512-8192*2 or 512-2048+512; likewise");
-  axis("--len-q", axes.len_q, "Queries; as many as keys unless given");
-  axis("--dim", axes.dim, "Head dims: 64,128 or 192/128");
-  axis("--mask", axes.mask, "full, causal, window<left>,<right>");
-  sub.add_option("--options", axes.options, "Options of every problem, as in a line: \"softcap sink\"")
+  axis("--pass", axes.pass, "Set the pass: forward, backward; with lines, a file or a suite, keep only these rows");
+  axis("--dtype", axes.dtype, "Set the dtype: f32, f16, bf16");
+  axis("--batch", axes.batch, "Set the batch size");
+  axis("--heads", axes.heads, "Set the query heads, or query heads/KV heads: 8,8/2");
+  axis("--len", axes.len,
+       "Set the number of keys: 512,1024 or 512-8192*2 or 512-2048+512; with lines, a file or a suite, keep only these "
+       "rows");
+  axis("--len-q", axes.len_q, "Set the number of queries; default as many as keys");
+  axis("--dim", axes.dim, "Set the head dim: 64,128 or 192/128");
+  axis("--mask", axes.mask, "Set the mask: full, causal, window<left>,<right>");
+  sub.add_option("--options", axes.options, "Add options to every problem, as in a line: \"softcap sink\"")
       .type_name("TEXT")
       .group("Axes");
 
   sub.add_option("--backend", asked->backends,
-                 "By name, several with commas, or all; the planner's choice unless given")
+                 "Measure these backends: names separated by commas, or all; default the planner's choice")
       .delimiter(',')
       .one_word()
       .type_name("LIST");
   sub.add_option("--peer", asked->peers,
-                 "Compare with: torch (of a GPU its flash, cudnn and efficient, of a CPU its sdpa and math), "
-                 "torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, torch:flex, flash_attn, fa3; "
-                 "several with commas")
+                 "Compare with these peers, separated by commas: torch (on a GPU its flash, cudnn and efficient, on a "
+                 "CPU its sdpa and math), torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, "
+                 "torch:flex, flash_attn, fa3")
       .delimiter(',')
       .one_word()
       .type_name("LIST");
   sub.add_option("--baseline", asked->baseline,
-                 "The subject that ratios refer to, a backend, which is then measured too, or one of --peer; the "
-                 "fastest peer that is right, or the first backend, unless given")
+                 "Compute ratios to this subject: a backend, which is then measured too, or one of --peer; default the "
+                 "fastest correct peer, else the first backend")
       .type_name("NAME");
-  sub.add_option("--python", asked->python, "The Python that has the peers")
+  sub.add_option("--python", asked->python, "Run peers in this Python")
       .type_name("PROGRAM")
       .show_default();
-  sub.add_option("--device", asked->device, "cpu, cpu:<isa> for less than it can, or a GPU: cuda:0")
+  sub.add_option("--device", asked->device, "Run on cpu, on cpu:<isa> with fewer features, or on a GPU: cuda:0")
       .type_name("NAME")
       .show_default();
-  sub.add_option("--threads", asked->threads, "Numbers of threads; all of this process unless given")
+  sub.add_option("--threads", asked->threads, "Run with these numbers of threads; default all of this process")
       .type_name("LIST");
   sub.add_option("--timing", asked->modes,
-                 "cold: caches flushed before every sample (a GPU's default); warm: as the last run left them (a "
-                 "CPU's); graph: replayed from a CUDA graph, going round through inputs so that it is cold")
+                 "Time cold: caches flushed before every sample (default on a GPU); warm: as the last run left them "
+                 "(default on a CPU); graph: replayed from a CUDA graph over rotating inputs, so cold too")
       .delimiter(',')
       .one_word()
       .type_name("LIST");
-  sub.add_flag("--warm", asked->warm, "As --timing warm");
-  sub.add_flag("--cold", asked->cold, "As --timing cold; with --warm: both");
+  sub.add_flag("--warm", asked->warm, "Time warm, as --timing warm");
+  sub.add_flag("--cold", asked->cold, "Time cold, as --timing cold; with --warm both");
   sub.add_option("--rest", asked->rest_ms,
-                 "Milliseconds of rest before every batch of samples: all begin with a machine that is as cool; 0, or "
-                 "of a GPU what the suite says, unless given")
+                 "Rest this many milliseconds before every batch of samples, so that all begin equally cool; default "
+                 "0, or what the suite sets on a GPU")
       .type_name("MS");
   sub.add_option("--hot", asked->heat_ms,
-                 "Milliseconds of its own work before every batch, untimed: a machine at its power limit; with --rest "
-                 "a second time over all rows")
+                 "Run the subject this many milliseconds before every batch, untimed, to reach the power limit; with "
+                 "--rest measure all rows a second time")
       .type_name("MS");
-  sub.add_flag("--burst", asked->burst, "At most 10 samples after a rest: as --rest 200");
+  sub.add_flag("--burst", asked->burst, "Take at most 10 samples after a rest, as --rest 200");
   sub.add_flag("--sustained", asked->sustained,
-               "Samples only after a second of the same work: as --hot 1000; with --burst both");
-  sub.add_option("--lengths", asked->lengths, "Of the sequences, where keys are ragged; one for each of the batch")
+               "Take samples only after a second of the same work, as --hot 1000; with --burst both");
+  sub.add_option("--lengths", asked->lengths, "Set sequence lengths for ragged keys, one per batch entry")
       .type_name("LIST");
   sub.add_option("--energy", asked->energy_seconds,
-                 "Then run each subject of a GPU this many seconds back to back: joules of a call, mean power")
+                 "Then run each GPU subject this many seconds back to back: joules per call, mean power")
       .type_name("SECONDS");
-  sub.add_option("--layout", asked->layout, "bhsd or bshd: order of the axes in memory")
+  sub.add_option("--layout", asked->layout, "Set the order of the axes in memory: bhsd or bshd")
       .type_name("NAME")
       .show_default();
-  sub.add_option("--dist", asked->distribution, "normal, uniform or zeros: values of the inputs")
+  sub.add_option("--dist", asked->distribution, "Draw inputs from this distribution: normal, uniform or zeros")
       .type_name("NAME")
       .show_default();
-  sub.add_option("--seed", asked->seed, "Of inputs, order and drawn rows").show_default();
+  sub.add_option("--seed", asked->seed, "Set the seed for inputs, order and sampled rows").show_default();
   sub.add_flag("--no-check", asked->no_check, "Do not check results");
   sub.add_option("--precision", asked->timing.precision,
-                 "Stop where half the interval of the median is below this share")
+                 "Stop when half the interval of the median is below this share")
       .type_name("SHARE")
       .show_default();
   sub.add_option("--max-seconds", asked->max_seconds,
-                 join("Stop after this time for each subject; ", TimingSettings{}.max_seconds,
-                      ", or what the suite says, unless given"))
+                 join("Stop after this time per subject; default ", TimingSettings{}.max_seconds,
+                      ", or what the suite sets"))
       .type_name("SECONDS");
-  sub.add_option("--out", asked->out, "Append a record a row to this file").type_name("FILE.jsonl");
+  sub.add_option("--out", asked->out, "Append one record per subject to this file").type_name("FILE.jsonl");
   sub.add_flag("--resume", asked->resume,
-               "Go on where a run ended: rows that are whole in --out, of this machine and commit, are not measured "
-               "again");
-  sub.add_flag("--plot", asked->plot, "Also draw time against length, for terminals");
-  sub.add_flag("--dry-run", asked->dry_run, "Only say which rows, how long, how much memory and what does not fit");
+               "Continue a run: skip rows that are complete in --out, from this machine and commit");
+  sub.add_flag("--plot", asked->plot, "Also draw time against length in the terminal");
+  sub.add_flag("--dry-run", asked->dry_run, "Only print the rows, their time and memory, and what does not fit");
   sub.footer(
       "Examples:\n"
       "  attune bench --len 512-8192*2 --dim 64,128 --mask full,causal --dtype f32,bf16\n"
@@ -497,11 +503,11 @@ void add_bench(CLI::App& app, Context& context) {
       "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n"
       "  attune bench \"forward bf16 b1 h8 q8192 k8192 d64 causal blocks64x64x1 | random density=0.1\" \\\n"
       "    --backend cpu_forward,masked_dense\n\n"
-      "The time is a median with its 95 % interval; a ratio is the baseline's time by this one's, so above 1 is "
-      "faster.\n"
-      "FASTER and SLOWER need the whole interval beyond the A/A spread, SAME within it and within 5 %; everything else "
-      "is UNCLEAR.\n"
-      "Exit code 1 where a result was wrong, a run failed, or a rate is above what the machine can do.");
+      "The time is a median with its 95 % interval. A ratio is the baseline's time divided by this one's, so above 1 "
+      "is faster.\n"
+      "FASTER and SLOWER require the whole interval beyond the A/A spread, SAME within it and within 5 %; everything "
+      "else is UNCLEAR.\n"
+      "Exit code 1 if a result was wrong, a run failed, or a rate is above what the machine can do.");
   sub.callback([asked, sub, &context] {
     asked->axes_given = sub.given("Axes");
     run(*asked, context);

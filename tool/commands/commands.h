@@ -1,5 +1,5 @@
-// The commands of `attune`: each one file that adds itself to the command line and runs in its callback.
-// A command never exits: it writes its answer to stdout, calls fail() for what went wrong, and returns.
+// The commands of `attune`. Each is one file that adds itself to the command line and runs in its callback. A command
+// never exits: it writes its answer to stdout, reports errors through fail(), and returns.
 #pragma once
 #include <string_view>
 
@@ -9,24 +9,24 @@ class App;
 
 namespace attune {
 
-// What a shell or a CI job branches on; docs/cli.md names them.
+// Exit codes, for shells and CI jobs; docs/cli.md lists them.
 enum Exit : int {
   kOk = 0,
-  kFailed = 1,   // the question was answered with no: nothing supports it, a case failed, a file is wrong
+  kFailed = 1,   // a negative answer: no backend supports the problem, a case failed, a file is invalid
   kUsage = 2,    // the command line is wrong
-  kMachine = 3,  // this machine lacks something, or refused it: memory, a device, a file that cannot be written
+  kMachine = 3,  // this machine lacks something: memory, a device, permission to write a file
 };
 
 struct Context {
-  bool json = false;      // one JSON document on stdout (bench: one a line) and nothing else there
-  bool terminal = false;  // stdout is a terminal: progress and colour are welcome
-  int exit_code = kOk;    // what the program answers; fail() sets it
+  bool json = false;      // stdout holds one JSON document (bench: one per line) and nothing else
+  bool terminal = false;  // stdout is a terminal, so colour is allowed
+  int exit_code = kOk;    // exit code of the program; set by fail()
 };
 
-// One sentence on stderr, and the exit code. The first failure decides the code.
+// Prints one sentence to stderr and sets the exit code. The first failure decides the code.
 void fail(Context&, Exit, std::string_view sentence);
 
-// --json is added to every command by cli.cpp, so no command adds it; its examples go into footer().
+// cli.cpp adds --json to every command. Examples go into footer().
 void add_doctor(CLI::App&, Context&);
 void add_plan(CLI::App&, Context&);
 void add_features(CLI::App&, Context&);
@@ -46,10 +46,10 @@ void add_cost(CLI::App&, Context&);
 void add_profile(CLI::App&, Context&);
 void add_completion(CLI::App&, Context&);
 
-// The whole command line, as the program, the completion scripts and the tests see it. `context` outlives `app`.
+// Adds the whole command line, for the program, the completion scripts and the tests. `context` must outlive `app`.
 void add_commands(CLI::App& app, Context& context);
 
 }  // namespace attune
 
-// The program. Exported, because a Python process loads the tool to time its own functions with the same engine.
+// The program. Exported because a Python process loads the tool to time its own functions with the same engine.
 extern "C" __attribute__((visibility("default"))) int attune_tool_main(int argc, char** argv);

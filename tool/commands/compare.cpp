@@ -1,5 +1,5 @@
-// `attune compare`: whether a change made something slower. Two files of records go in, a verdict for every row and one
-// exit code come out: a CI job needs no more. It measures nothing.
+// `attune compare`: tells whether a change made something slower. It reads two files of records and produces a verdict
+// per row and one exit code, which is what a CI job needs. It measures nothing.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -53,29 +53,30 @@ Json as_json(const Agreement& a, const Asked& asked) {
   return j;
 }
 
-// Two runs of the same: not which is faster, but whether they say the same.
+// Reports whether two runs of the same rows agree, not which is faster.
 void tell_agreement(const Changes& changes, const Asked& asked, Context& context) {
   const Agreement a = agreement(changes, asked.agree_percent / 100, asked.settings);
   if (context.json) fmt::print("{}\n", as_json(a, asked).dump(2));
   else fmt::print("{}", to_text(a, asked.agree_percent / 100));
-  if (!a.rows) return fail(context, kFailed, "attune compare: the two have no row in common");
+  if (!a.rows) return fail(context, kFailed, "attune compare: the two runs have no row in common");
   if (100. * a.agreeing() < asked.bar_percent * a.rows)
     fail(context, kFailed, fmt::format("attune compare: {} of {} rows agree, below {:g} %", a.agreeing(), a.rows,
                                        asked.bar_percent));
 }
 
-// One question at least: two files, or one with a name to compare it with or to store it under.
+// Accepts two files, or one file with a name to compare it with or to store it under.
 Status is_asked(const Asked& asked) {
   if (asked.files.size() > 2 || (asked.files.size() == 2 && !asked.baseline.empty()))
-    return Status::no("it takes the records before and after, or those after with --baseline NAME");
+    return Status::no(asked.files.size(), " files", asked.baseline.empty() ? "" : " and --baseline",
+                      " given; give two files, or one with --baseline NAME");
   if (asked.files.size() == 1 && asked.baseline.empty() && asked.save.empty())
-    return Status::no("one file alone needs --baseline NAME or --save NAME");
+    return Status::no("one file given; give a second one, --baseline NAME or --save NAME");
   return asked.save.empty() ? Status::good() : is_baseline_name(asked.save);
 }
 
 Status records_of(const std::string& path, std::vector<Record>& out, std::string* text = nullptr) {
   if (Status s = read_files("attune compare", {path}, out, text); !s.ok()) return s;
-  return out.empty() ? Status::no(path, " holds no record") : Status::good();
+  return out.empty() ? Status::no(path, ": the file holds no records") : Status::good();
 }
 
 void save(const Asked& asked, const std::string& text, Context& context) {
@@ -107,7 +108,7 @@ void run(Asked& asked, Context& context) {
     fmt::print("{}\n", as_json(changes, asked.settings).dump(2));
   else fmt::print("{}", to_text(changes, colour_wanted(context.terminal)));
   if (asked.github) {
-    // With --json stdout is one document; GitHub reads annotations from either stream.
+    // With --json stdout holds one document; GitHub reads annotations from either stream.
     std::fflush(stdout);
     std::fputs(to_annotations(changes, asked.settings).c_str(), context.json ? stderr : stdout);
   }
@@ -115,36 +116,35 @@ void run(Asked& asked, Context& context) {
   if (const int bad = changes.regressions(asked.settings))
     fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.rows.size()));
   else if (!compared)
-    fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}: nothing was compared", second, first));
+    fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}; nothing was compared", second, first));
   else if (!asked.save.empty()) save(asked, text, context);
 }
 
 }  // namespace
 
 void add_compare(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "compare", "Two sets of records: what became faster, slower, broken");
+  const Command sub = add_command(app, "compare", "Compare two sets of records: what became faster, slower or broken");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("records", asked->files, "The records to compare with, and those in question")
+  sub.add_option("records", asked->files, "Compare these records: before, then after")
       .required()
       .type_name("FILE");
-  sub.add_option("--baseline", asked->baseline, "Compare with what was stored under this name").type_name("NAME");
+  sub.add_option("--baseline", asked->baseline, "Compare with the records stored under this name").type_name("NAME");
   sub.add_option("--save", asked->save,
-                 "Store the records in question under this name; of a comparison only without a regression")
+                 "Store the new records under this name; after a comparison only if there is no regression")
       .type_name("NAME");
   sub.add_option("--margin", asked->margin_percent,
-                 "The smallest difference that matters, in percent; the A/A spread where that is larger")
+                 "Ignore differences below this many percent, or below the A/A spread if that is larger")
       .type_name("PERCENT")
       .between(0.0, 1000.0)
       .show_default();
-  sub.add_flag("--strict", asked->settings.strict, "UNCLEAR is a regression too");
+  sub.add_flag("--strict", asked->settings.strict, "Count UNCLEAR as a regression too");
   sub.add_flag("--missing-is-fine", asked->settings.missing_is_fine,
-               "A row that was measured before and not now is no regression");
+               "Do not count a row that was measured before but not now as a regression");
   sub.add_option("--markdown", asked->markdown, "Write a Markdown table").type_name("FILE");
-  sub.add_option("--junit", asked->junit, "Write JUnit XML: a case for every row").type_name("FILE");
-  sub.add_flag("--github", asked->github, "Also print annotations that GitHub shows beside the change");
+  sub.add_option("--junit", asked->junit, "Write JUnit XML with one case per row").type_name("FILE");
+  sub.add_flag("--github", asked->github, "Also print GitHub annotations");
   const Argument agree = sub.add_option("--agree", asked->agree_percent,
-                                        "Only whether two runs say the same: at how many rows their times are "
-                                        "within so many percent")
+                                        "Only count the rows of two runs whose times are within this many percent")
       .type_name("PERCENT")
       .between(0.0, 1000.0)
       .excludes("--margin")
@@ -153,7 +153,7 @@ void add_compare(CLI::App& app, Context& context) {
       .excludes("--markdown")
       .excludes("--junit")
       .excludes("--github");
-  sub.add_option("--bar", asked->bar_percent, "With --agree: of all rows, how many percent must be")
+  sub.add_option("--bar", asked->bar_percent, "With --agree: require this many percent of the rows to agree")
       .type_name("PERCENT")
       .between(0.0, 100.0)
       .needs(agree)
@@ -165,12 +165,12 @@ void add_compare(CLI::App& app, Context& context) {
       "  attune compare after.jsonl --baseline release\n"
       "  attune compare before.jsonl after.jsonl --margin 2 --junit compare.xml --markdown compare.md --github\n"
       "  attune compare first.jsonl second.jsonl --agree 2\n\n"
-      "The ratio is the time before by the time after, so above 1 is faster. FASTER and SLOWER need its whole 95 % "
-      "interval\nbeyond the margin, and where the records have clocks, in cycles as well; SAME needs all of it within, "
-      "of an A/A\nspread within 5 %; the rest is UNCLEAR. Several runs in a file make one row, and their spread is in "
-      "the interval.\n"
-      "Exit code 1 where a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or nothing matched;\n"
-      "with --agree where fewer rows than --bar are within it.");
+      "The ratio is the time before divided by the time after, so above 1 is faster. FASTER and SLOWER require its "
+      "whole 95 %\ninterval beyond the margin, also in cycles if the records have clocks. SAME requires all of it "
+      "within the margin, for\nwhich an A/A spread counts only up to 5 %. The rest is UNCLEAR. Several runs in a file "
+      "form one row, and the interval\nincludes their spread.\n"
+      "Exit code 1 if a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or if nothing matched;\n"
+      "with --agree if fewer rows than --bar agree.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

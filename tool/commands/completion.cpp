@@ -1,5 +1,5 @@
-// `attune completion`: what the shell offers after a tab, made from the command line itself, so it can never lag behind
-// a new option. The three scripts are three printings of one list.
+// `attune completion`: prints a completion script for a shell. It is generated from the command line itself, so it
+// never lags behind a new option. The three scripts are three printings of one list.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace attune {
 namespace {
 
 struct Offer {
-  std::vector<std::string> names{};  // "--device", "-h"; none for an argument by position
+  std::vector<std::string> names{};  // "--device", "-h"; empty for a positional argument
   std::string help{};
   bool takes_value = false, file = false;
-  std::string words{};               // the values one can say, where they are a list
+  std::string words{};               // accepted values, if they are a fixed list
 };
 struct Offers {
   std::string name{}, help{};
@@ -30,7 +30,7 @@ std::string without_commas(std::string list) {
   return list;
 }
 
-// Of an option or of an argument by position.
+// Accepted values of an option or a positional argument.
 std::string values_of(const std::string& name) {
   if (name == "--device") return "cpu " + without_commas(known_devices());
   if (name == "--backend") return without_commas(backend_names());
@@ -52,7 +52,7 @@ std::vector<Offers> all_offers(const CLI::App& app) {
   return all;
 }
 
-// Inside single quotes of a shell; `also` are characters that get a backslash in front of them.
+// Quotes text in single quotes for a shell. Characters of `also` get a backslash in front.
 std::string quote(std::string_view text, std::string_view also = "") {
   std::string s;
   for (const char c : text) {
@@ -99,7 +99,7 @@ std::string bash(const CLI::App& app) {
       "  esac\n"
       "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
       "}}\n"
-      "# Where there are no words, files.\n"
+      "# Without words, complete file names.\n"
       "complete -o default -F _attune attune\n",
       quote(commands), by_value, by_command);
 }
@@ -156,9 +156,9 @@ std::string fish(const CLI::App& app) {
 }  // namespace
 
 void add_completion(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "completion", "The completion script of a shell");
+  const Command sub = add_command(app, "completion", "Print the completion script of a shell");
   const auto shell = std::make_shared<std::string>();
-  sub.add_option("shell", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
+  sub.add_option("shell", *shell, "Write the script for bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
   sub.footer(
       "Examples:\n"
       "  source <(attune completion bash)\n"

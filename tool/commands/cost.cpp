@@ -1,4 +1,4 @@
-// `attune cost`: what records cost with the offers of a price file: the run as billed, a million calls, work a dollar.
+// `attune cost`: prices records with the offers of a price file: the run as billed, a million calls, work per dollar.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,9 +25,9 @@ struct Asked {
 void print_runs(const std::vector<Offer>& offers, const std::vector<double>& seconds, bool at_least) {
   size_t name = 5, device = 6;
   for (const Offer& o : offers) name = std::max(name, o.name.size()), device = std::max(device, o.device.size());
-  fmt::print("the run{}\n", at_least ? ", by its samples and warm-up: it took at least that" : "");
+  fmt::print("the run{}\n", at_least ? ", by its samples and warm-up, a lower bound" : "");
   for (size_t n = 0; n < offers.size(); ++n)
-    fmt::print("  {:<{}}  {:<{}}  {:>9}  {:>9} an hour  {:>9} as billed\n", offers[n].name, name, offers[n].device,
+    fmt::print("  {:<{}}  {:<{}}  {:>9}  {:>9} per hour  {:>9} as billed\n", offers[n].name, name, offers[n].device,
                device, seconds_text(seconds[n]), usd_text(offers[n].usd_an_hour), usd_text(offers[n].usd(seconds[n])));
 }
 
@@ -36,10 +36,10 @@ void print_rows(const std::vector<RowCost>& costs) {
   for (const RowCost& c : costs)
     problem = std::max(problem, line_text(*c.row->record).size()), series = std::max(series, c.row->series.size()),
     offer = std::max(offer, c.offer->name.size());
-  fmt::print("\n{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", "problem", problem, "subject", series, "offer", offer,
-             "$ a million", "M tokens a $", "PFLOP a $");
+  fmt::print("\n{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>11}\n", "problem", problem, "subject", series, "offer",
+             offer, "$ per million", "M tokens per $", "PFLOP per $");
   for (const RowCost& c : costs)
-    fmt::print("{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>9}\n", line_text(*c.row->record), problem, c.row->series,
+    fmt::print("{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>11}\n", line_text(*c.row->record), problem, c.row->series,
                series, c.offer->name, offer, usd_text(c.usd_a_million),
                c.tokens_a_usd > 0 ? digits_text(c.tokens_a_usd * 1e-6) : "-", digits_text(c.flops_a_usd * 1e-15));
 }
@@ -57,14 +57,14 @@ void run(const Asked& asked, Context& context) {
     std::set<std::string> devices;
     for (const Record& r : records) devices.insert(device_of(r));
     if (devices.empty()) devices.insert("nothing");
-    return fail(context, kFailed, fmt::format("attune cost: no offer of {} is for what was measured: {}", asked.prices,
+    return fail(context, kFailed, fmt::format("attune cost: no offer of {} matches a measured device: {}", asked.prices,
                                               fmt::join(devices, ", ")));
   }
   std::erase_if(offers, [&](const Offer& o) {
     return std::none_of(records.begin(), records.end(), [&](const Record& r) { return o.fits(device_of(r)); });
   });
   const std::vector<RowCost> fitting = costs_of(rows, offers);
-  std::vector<double> seconds;  // of each offer
+  std::vector<double> seconds;  // per offer
   for (const Offer& o : offers) seconds.push_back(asked.seconds ? *asked.seconds : measured_seconds(rows, o));
   if (!context.json) {
     print_runs(offers, seconds, !asked.seconds);
@@ -84,13 +84,16 @@ void run(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_cost(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "cost", "What records cost: the run, a million calls, work a dollar");
+  const Command sub = add_command(app, "cost", "Price records: the run, a million calls, work per dollar");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("records", asked->files, "Files that attune bench wrote, one record a line")
+  sub.add_option("records", asked->files, "Read records from these files of attune bench")
       .required()
       .type_name("FILE");
-  sub.add_option("--prices", asked->prices, "A price file: docs/measuring.md").required().type_name("FILE");
-  sub.add_option("--seconds", asked->seconds, "How long the run was; else what its samples and warm-up took")
+  sub.add_option("--prices", asked->prices, "Read offers from this price file (docs/measuring.md)")
+      .required()
+      .type_name("FILE");
+  sub.add_option("--seconds", asked->seconds,
+                 "Set the duration of the run; default the time of its samples and warm-up, a lower bound")
       .type_name("N")
       .between(0.0, 1e9);
   sub.footer(

@@ -1,5 +1,5 @@
-// `attune doctor`: this machine, what runs on it, what does not and why, and how fast and how steady it is. The first
-// thing to look at when a number surprises.
+// `attune doctor`: shows this machine, which backends run on it, which do not and why, and how fast and how steady it
+// is. The first thing to look at when a number is surprising.
 #include <fmt/format.h>
 
 #include <memory>
@@ -19,7 +19,7 @@
 namespace attune {
 namespace {
 
-// What people ask for most, one of each kind: training, inference and a decode from a cache.
+// The most common problems, one of each kind: training, inference and decode from a cache.
 constexpr const char* kTypical[] = {
     "forward f32 b1 h8 q2048 k2048 d64 causal",
     "backward f32 b1 h8 q2048 k2048 d64 causal",
@@ -29,7 +29,7 @@ constexpr const char* kTypical[] = {
 };
 
 struct Answer {
-  std::string problem{}, refusal{};  // an empty refusal: it runs
+  std::string problem{}, refusal{};  // an empty refusal means that it runs
 };
 struct Candidate {
   const Backend* backend = nullptr;
@@ -61,17 +61,17 @@ std::string features_text(const Device& cpu) {
   return all.empty() ? "none beyond the baseline" : all;
 }
 
-// What a person should know before believing a number from here.
+// Reasons to distrust a number measured on this machine.
 std::vector<std::string> warnings(const Machine& m) {
   std::vector<std::string> all;
   if (!m.governor.empty() && m.governor != "performance")
     all.push_back(join("the frequency governor is '", m.governor, "': clocks may change while measuring"));
   if (m.cpu.units < m.cpus_online)
     all.push_back(
-        join("this process may use ", m.cpu.units, " of ", m.cpus_online, " CPUs: others may be busy beside it"));
+        join("this process may use ", m.cpu.units, " of ", m.cpus_online, " CPUs: the others may be busy meanwhile"));
   if (m.memory_bytes > 0 && m.memory_free_bytes < 0.1 * m.memory_bytes)
     all.push_back(
-        join("only ", bytes_text(m.memory_free_bytes), " of memory are free: large problems may be paged out"));
+        join("only ", bytes_text(m.memory_free_bytes), " of memory is free: large problems may be paged out"));
   return all;
 }
 
@@ -112,32 +112,33 @@ void print_machine(const Machine& m) {
   row("threads", fmt::format("{} of {} CPUs", m.cpu.units, m.cpus_online));
   std::string caches;
   for (const CacheLevel& c : m.caches) caches += join(caches.empty() ? "" : ", ", c.name, " ", bytes_text(c.bytes));
-  row("caches", caches.empty() ? "the system does not say" : caches);
+  row("caches", caches.empty() ? "not reported by the system" : caches);
   row("memory", join(bytes_text(m.memory_bytes), ", ", bytes_text(m.memory_free_bytes), " free"));
-  row("governor", m.governor.empty() ? "the system does not say" : m.governor);
+  row("governor", m.governor.empty() ? "not reported by the system" : m.governor);
   row("system", m.system);
   for (const Gpu& g : m.gpus)
-    row("GPU", fmt::format("{}: arch {}, {} multiprocessors, {}, driver {}", g.device.name, g.device.arch,
+    row("GPU", fmt::format("{}: sm_{}, {} SMs, {}, driver {}", g.device.name, g.device.arch,
                            g.device.units, bytes_text(g.memory_bytes), m.driver));
   if (m.gpus.empty()) row("GPU", m.no_gpu);
-  row("GPU code", cuda::built_for().empty() ? "none: it was left out, or nvcc was not there" : cuda::built_for());
+  row("GPU code", cuda::built_for().empty() ? "none: switched off, or nvcc was not found" : cuda::built_for());
 }
 
 void print_backends(std::string_view device, const std::vector<Candidate>& all) {
-  fmt::print("\nBackends on {}, asked for {} typical problems\n", device, std::size(kTypical));
+  fmt::print("\nBackends on {}, tried on {} typical problems\n", device, std::size(kTypical));
   for (const Candidate& c : all) {
-    row(c.backend->name, fmt::format("{} {} of {}{}", c.taken() ? "takes" : "out: takes", c.taken(), c.answers.size(),
-                                     c.backend->only_by_name ? ", only when asked for by name" : ""));
-    std::string last;  // the same sentence once: most refusals hold for several problems
+    row(c.backend->name, fmt::format("{} {} of {}{}", c.taken() ? "supports" : "unused: supports", c.taken(),
+                                     c.answers.size(), c.backend->only_by_name ? ", runs only by name" : ""));
+    std::string last;  // prints a repeated refusal once: most hold for several problems
     for (const Answer& a : c.answers)
       if (!a.refusal.empty() && a.refusal != last) fmt::print("  {:<12}   {}\n", "", last = a.refusal);
   }
 }
 
-// A thing timed against itself on this machine as it is now: what differs is noise, and nothing smaller can be claimed.
+// One call timed against itself on this machine in its present state. The difference is noise, and no smaller one can
+// be claimed.
 struct Steadiness {
   double spread = 0;     // relative
-  double floor_ns = 0;   // what the timer itself costs
+  double floor_ns = 0;   // cost of the timer
   std::string problem{}, error{};
 };
 
@@ -180,12 +181,12 @@ void print_steadiness(const Steadiness& s) {
 void print_rates(const Ceilings& c) {
   fmt::print("\nMeasured, {} thread{}\n", c.threads, c.threads == 1 ? "" : "s");
   const auto ceiling = [](std::string_view what, const Ceiling& x) {
-    row(what, x.instruction.empty() ? "this CPU has no instruction for it"
+    row(what, x.instruction.empty() ? "no such instruction on this CPU"
                                     : fmt::format("{} GFLOP/s ({})", digits_text(x.gflops), x.instruction));
   };
   ceiling("FMA f32", c.f32);
   ceiling("FMA bf16", c.bf16);
-  row("copy", fmt::format("{} GB/s, read and written both counted", digits_text(c.copy_gbs)));
+  row("copy", fmt::format("{} GB/s, counting bytes read and written", digits_text(c.copy_gbs)));
 }
 
 Json rates_json(const Ceilings& c) {
@@ -235,15 +236,15 @@ void run(bool measure, Context& context) {
   if (!rules.ok()) fail(context, kFailed, join("attune doctor: ", rules.message));
   bool any = false;
   for (const Candidate& c : on_cpu) any = any || (c.taken() && !c.backend->only_by_name);
-  if (!any) fail(context, kMachine, "attune doctor: no backend takes any typical problem on this CPU");
+  if (!any) fail(context, kMachine, "attune doctor: no backend supports any typical problem on this CPU");
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "doctor", "This machine, its backends and its measured rates");
+  const Command sub = add_command(app, "doctor", "Show this machine, its backends and its measured rates");
   const auto skip = std::make_shared<bool>(false);
-  sub.add_flag("--no-measure", *skip, "Leave out what takes time: the rates and the A/A spread");
+  sub.add_flag("--no-measure", *skip, "Skip the rates and the A/A spread, which take time");
   sub.footer(
       "Examples:\n"
       "  attune doctor\n"

@@ -1,6 +1,6 @@
-// `attune features`: what every backend serves, asked of `supports` and of nothing else, beside what the three
-// FlashAttention releases document. Their columns say what their public interfaces take: flash-attn 1.0.9, 2.8 and the
-// Hopper package 3.0 (beta).
+// `attune features`: shows what every backend serves, by calling `supports` only, beside what three FlashAttention
+// releases document. Their columns list what their public interfaces accept: flash-attn 1.0.9, 2.8 and the Hopper
+// package 3.0 (beta).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ std::vector<Row> rows() {
   return all;
 }
 
-// f: forward, fb: both passes, -: not there. Dtypes are f16 and bf16 throughout, and e4m3 in a forward of FA3.
+// f: forward, fb: both passes, -: not available. Dtypes are f16 and bf16 throughout, and e4m3 in the forward of FA3.
 struct Others { std::string_view word, fa1, fa2, fa3; };
 constexpr Others kOthers[] = {
     {"plain", "fb", "fb", "fb"},     {"causal", "fb", "fb", "fb"},   {"window", "-", "fb", "fb"},
@@ -82,7 +82,7 @@ std::vector<Column> columns(const Device& d) {
   return all;
 }
 
-// Backends by the words of variants, of those that the conformance cases have.
+// Prints the backends of each variant that occurs in the conformance cases.
 void print_variants(const Device& d) {
   std::map<std::string_view, std::vector<std::string_view>> by_word;
   const std::vector<Case> all = cases();
@@ -100,8 +100,8 @@ bool no_gpu_code(const Device& d) { return d.kind == DeviceKind::cuda && cuda::b
 void print(std::string_view word, const Device& d) {
   const std::vector<Column> all = columns(d);
   fmt::print("{} ({})\n", word, d.name);
-  if (no_gpu_code(d)) fmt::print("  this build has no GPU code: backends of a GPU are not among these\n");
-  if (all.empty()) return fmt::print("  no backend serves it yet\n\n");
+  if (no_gpu_code(d)) fmt::print("  this build has no GPU code, so GPU backends are missing here\n");
+  if (all.empty()) return fmt::print("  no backend serves this device\n\n");
   fmt::print("  {:<12}", "");
   for (const Column& c : all) fmt::print(" {:<12}", c.backend->name);
   fmt::print(" {:<4} {:<4} {}\n  {:<12}", "FA1", "FA2", "FA3", "");
@@ -150,9 +150,9 @@ void features(const Asked& asked, Context& context) {
   }
   if (!context.json)
     return fmt::print(
-        "Cells are the dtypes served, of f32, f16 and bf16. FlashAttention 1.0.9, 2.8 and 3.0 (beta): f forward,\n"
-        "b backward, f16 and bf16. Behind a colon: variants by their word, and what serves them. `attune plan` says "
-        "why a\nproblem is refused.\n");
+        "Cells list the dtypes served, of f32, f16 and bf16. FlashAttention 1.0.9, 2.8 and 3.0 (beta): f forward,\n"
+        "b backward, f16 and bf16. After a colon: a variant and the backends that serve it. `attune plan` shows why "
+        "a\nproblem is refused.\n");
   for (const Row& row : rows()) {
     const Others o = others(row.word);
     document["flash_attention"].push_back({{"feature", row.word}, {"1.0.9", o.fa1}, {"2.8", o.fa2}, {"3.0", o.fa3}});
@@ -165,9 +165,9 @@ void features(const Asked& asked, Context& context) {
 void add_features(CLI::App& app, Context& context) {
   auto asked = std::make_shared<Asked>();
   const Command command = add_command(
-      app, "features", "Which option, pass and dtype every backend serves, beside FlashAttention 1, 2 and 3");
+      app, "features", "Show the options, passes and dtypes of every backend, beside FlashAttention 1, 2 and 3");
   command.add_option("--device", asked->device,
-                     "Only this device: cpu, cpu:scalar, h200, ... (default: cpu, a100, h200)");
+                     "Show only this device: cpu, cpu:scalar, h200, ...; default cpu, a100 and h200");
   command.footer("Examples:\n  attune features\n  attune features --device cpu:scalar --json");
   command.callback([asked, &context] { features(*asked, context); });
 }

@@ -1,6 +1,6 @@
-// `attune memory`: what a problem needs, tensor by tensor, with the exact workspace of its plan, and the longest
-// context that this leaves room for. On a GPU that is here all of it is really taken from the pool, so the page says
-// what rounding and the driver add; nothing is computed, but with --measure, which runs every implementation once.
+// `attune memory`: shows the memory of a problem, tensor by tensor, with the exact workspace of its plan, and the
+// longest context that fits. On a GPU in this machine everything is allocated from the pool, so the output shows what
+// rounding and the driver add. Nothing runs, except with --measure, which runs every implementation once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,14 +39,14 @@ struct Asked {
 struct Piece {
   Role role = Role::q;
   double bytes = 0;
-  std::string name{};  // of a variant's tensor
+  std::string name{};  // name of a variant's tensor; "" for a tensor of a role
   std::string text() const { return name.empty() ? attune::name(role) : name; }
 };
 
 double elements(const Extents& e) { return double(e.batch) * e.seq * e.head * e.dim; }
 
-// What a variant adds, and what it does not take of the dense roles; k and out may have extents of its own. What is
-// saved is there after a forward that a backward follows.
+// Adds a variant's tensors and removes the dense roles that it does not take. The variant may set the extents of k and
+// out. Saved tensors exist after a forward that is followed by a backward.
 void add_variant(const Problem& p, std::vector<Piece>& all) {
   Args a;
   const bool ragged = p.keys == KeySource::ragged;
@@ -81,7 +81,7 @@ void add_variant(const Problem& p, std::vector<Piece>& all) {
 
 std::vector<Piece> dense_pieces(const Problem&);
 
-// The tensors of a problem at its bounds. A bias that is broadcast is smaller.
+// The tensors of a problem at its bounds. A broadcast bias is smaller.
 std::vector<Piece> pieces_of(const Problem& p) {
   std::vector<Piece> all = dense_pieces(p);
   if (p.variant.text[0]) add_variant(p, all);
@@ -111,7 +111,7 @@ std::vector<Piece> dense_pieces(const Problem& p) {
   add(rotary, Role::rotary_sin, double(p.len_k) * p.dim_qk / 2 * 4);
   add(bias, Role::bias, scores * size(p.dtype.bias));
   const Blocks blocks = p.mask.blocks;
-  const Problem whole = whole_problem(p);  // every rank has the lists of all
+  const Problem whole = whole_problem(p);  // every rank holds the lists of the whole problem
   const auto list = [&](Role begin, Role entries, int length, int size_of_block) {
     add(true, begin, b * p.heads_q * (double(ceil_div(length, size_of_block)) + 1) * 4);
     add(true, entries, double(blocks.bound) * 4);
@@ -135,25 +135,25 @@ double total(const std::vector<Piece>& pieces) {
   return all;
 }
 
-// What one backend needs beside the tensors, which are the same for all.
+// Memory of one backend besides the tensors, which are the same for all.
 struct Way {
   std::string_view backend{};
   double workspace = 0;
-  int64_t longest = 0;  // keys that fit with it
+  int64_t longest = 0;  // most keys that fit
 };
 
 struct Answer {
   Plan plan{};
   std::vector<Piece> pieces{};
-  double device_bytes = 0;   // of the whole device; 0: not known
-  int64_t longest = 0;       // keys; 0: not even one fits, or not known
-  bool taken = false;        // really allocated on the GPU
+  double device_bytes = 0;         // memory of the whole device; 0: unknown
+  int64_t longest = 0;             // most keys that fit; 0: none, or unknown
+  bool taken = false;              // allocated on the GPU
   std::string does_not_fit{};
-  std::vector<Way> ways{};   // every backend that takes the problem
-  std::vector<Record> measured{};  // those and peers, with --measure
+  std::vector<Way> ways{};         // every backend that supports the problem
+  std::vector<Record> measured{};  // backends and peers, with --measure
 };
 
-// With as many tokens in all as its ranks have room for.
+// Sets the total number of tokens to the keys of one rank times the ranks.
 Status lengthen_ring(Problem& p) {
   const Ring ring = ring_of(p);
   if (p.keys == KeySource::ragged) return Status::good();
@@ -162,14 +162,15 @@ Status lengthen_ring(Problem& p) {
                                 " ranks=", ring.shards.ranks, " tokens=", int64_t(p.len_k) * ring.shards.ranks));
 }
 
-// Keys, and queries where there were as many: the most that fit in `room` bytes. Plans are pure, so this asks many.
+// The most keys, and queries if there were as many, that fit in `room` bytes. Planning is pure, so this plans many
+// lengths.
 int64_t longest_of(const Planner& planner, const BenchRow& asked, double room) {
   const auto fits = [&](int64_t keys) {
     Problem p = asked.problem;
     p.len_k = int32_t(keys);
     if (asked.problem.len_q == asked.problem.len_k) p.len_q = p.len_k;
     if (word(p.variant) == "ring" && !lengthen_ring(p).ok()) return false;
-    if (!asked.pattern.empty() && !bound_by(asked.pattern, p).ok()) return false;  // longer lists have more entries
+    if (!asked.pattern.empty() && !bound_by(asked.pattern, p).ok()) return false;  // the bound grows with the length
     Plan plan;
     return valid(p).ok() && planner.plan(p, plan).ok() && total(pieces_of(p)) + double(plan.workspace_bytes) <= room;
   };
@@ -183,7 +184,7 @@ int64_t longest_of(const Planner& planner, const BenchRow& asked, double room) {
   return low;
 }
 
-// Takes everything from the pool of a GPU, in the order of its default stream.
+// Allocates from the pool of a GPU, in the order of its default stream.
 class Taken {
  public:
   explicit Taken(std::string device) : device_(std::move(device)) {}
@@ -225,14 +226,14 @@ Json as_json(const attune_memory& m) {
           {"graph_buffers", m.graph_buffers}};
 }
 
-// All of it, by the tokens whose attention is computed: queries, or keys where one query reads a cache. MB are 10^6.
+// All memory divided by the tokens: queries, or keys if few queries read a cache. MB are 10^6 bytes.
 double megabytes_a_token(const Answer& a) {
   const Problem& p = a.plan.problem;
   const double tokens = double(p.batch) * std::max(p.len_q, p.len_k);
   return (total(a.pieces) + double(a.plan.workspace_bytes)) / tokens * 1e-6;
 }
 
-// The tensors, and what a call was measured to take beside them.
+// The tensors plus what a call was measured to take besides them.
 double peak_of(const Answer& a, const Record& r) { return total(a.pieces) + r.taken_bytes; }
 
 Json as_json(const Answer& a) {
@@ -273,8 +274,8 @@ void print(const Answer& a) {
   row("workspace", fmt::format("{} ({} bytes)", bytes_text(double(a.plan.workspace_bytes)), a.plan.workspace_bytes));
   for (const Piece& piece : a.pieces) row(piece.text(), bytes_text(piece.bytes));
   row("together", bytes_text(total(a.pieces) + double(a.plan.workspace_bytes)));
-  row("a token", fmt::format("{} of keys and values; {} MB of everything", bytes_text(token_bytes(p)),
-                             digits_text(megabytes_a_token(a))));
+  row("per token", fmt::format("{} of keys and values; {} MB of everything", bytes_text(token_bytes(p)),
+                               digits_text(megabytes_a_token(a))));
   row("not stored", fmt::format("{} of scores in {}", bytes_text(scores_bytes(p)), name(p.dtype.kv)));
   if (a.device_bytes)
     row("longest", fmt::format("{} keys fit in {}", a.longest, bytes_text(a.device_bytes)));
@@ -284,18 +285,18 @@ void print(const Answer& a) {
                                        a.device_bytes ? fmt::format(", {} keys at most", a.ways[n].longest) : ""));
 }
 
-// Every implementation: what it took, against what its plan says.
+// What every implementation took, next to what its plan states.
 void print_measured(const Answer& a) {
   if (a.measured.empty()) return;
   fmt::print("measured, a first call\n");
   for (const Record& r : a.measured) {
     if (r.taken_bytes < 0) {
-      row(r.subject, r.message.empty() ? "it is not said what it takes" : r.message);
+      row(r.subject, r.message.empty() ? "memory use not reported" : r.message);
       continue;
     }
     const double tokens = double(a.plan.problem.batch) * std::max(a.plan.problem.len_q, a.plan.problem.len_k);
     const bool ours = find_backend(r.subject) != nullptr;
-    row(r.subject, fmt::format("{} beside the tensors{}; {} in all, {} MB a token", bytes_text(r.taken_bytes),
+    row(r.subject, fmt::format("{} besides the tensors{}; {} in all, {} MB per token", bytes_text(r.taken_bytes),
                                ours ? fmt::format(", {} planned", bytes_text(double(r.workspace_bytes))) : "",
                                bytes_text(peak_of(a, r)), digits_text(peak_of(a, r) / tokens * 1e-6)));
   }
@@ -309,7 +310,7 @@ void print(const attune_memory& m, bool gpu, bool taken) {
     row("highest", fmt::format("{} buffers, {}", m.high_buffers, bytes(m.high_bytes)));
     return;
   }
-  fmt::print("pool of this process{}{}\n", m.keeps ? "" : ", which leaves all to the driver",
+  fmt::print("pool of this process{}{}\n", m.keeps ? "" : ", which leaves everything to the driver",
              taken ? ", with the tensors and the workspace" : "");
   const uint64_t reserved = m.block_bytes + m.free_bytes;
   const double share = m.held_bytes ? 100 * (1 - double(m.live_bytes) / double(m.held_bytes)) : 0;
@@ -320,7 +321,7 @@ void print(const attune_memory& m, bool gpu, bool taken) {
                           bytes(m.held_bytes > reserved ? m.held_bytes - reserved : 0), digits_text(share)));
   row("highest", fmt::format("{} buffers, {}; {} with free blocks", m.high_buffers, bytes(m.high_bytes),
                              bytes(m.high_reserved_bytes)));
-  row("served", fmt::format("{} from kept blocks, {} by the driver, {} times it was full", m.hits, m.misses, m.full));
+  row("served", fmt::format("{} from kept blocks, {} by the driver, {} times full", m.hits, m.misses, m.full));
 }
 
 // The plan, the bytes and what fits.
@@ -348,12 +349,12 @@ void run(const Asked& asked, Context& context) {
   const bool module = is_module(asked.line);
   if (module && (asked.measure || !asked.backend.empty() || !asked.peers.empty()))
     return fail(context, kUsage,
-                "attune memory: --measure, --peer and --backend are for problems, and this is a module");
+                "attune memory: --measure, --peer or --backend given with a module line; they need a problem line");
   BenchRow row;
   if (!asked.line.empty() && !module) {
     Status s = parse_row(asked.line, row);
     if (s.ok() && !row.module.empty())
-      s = Status::no("of a module both passes are said: '", row.module, "' is its line");
+      s = Status::no("a pass given with a module line; give '", row.module, "', both passes are shown");
     if (!s.ok()) return fail(context, kUsage, join("attune memory: ", s.message, "; see attune memory --help"));
   }
   Device device;
@@ -374,9 +375,9 @@ void run(const Asked& asked, Context& context) {
   std::vector<std::string> names;
   std::vector<const attune_peer*> peers;
   if (asked.measure && (asked.line.empty() || !here))
-    return fail(context, kUsage, "attune memory: --measure needs a problem line and a device that is here");
+    return fail(context, kUsage, "attune memory: --measure: needs a problem line and a device in this machine");
   if (!asked.peers.empty() && !asked.measure)
-    return fail(context, kUsage, "attune memory: --peer is measured: with --measure");
+    return fail(context, kUsage, "attune memory: --peer: given without --measure, which it needs");
   if (const Status s = peers_named(asked.peers, gpu, names); !s.ok())
     return fail(context, kUsage, join("attune memory: ", s.message));
   if (!names.empty() && !is_hosted())
@@ -399,7 +400,7 @@ void run(const Asked& asked, Context& context) {
   }
   if (const double all = total(found.pieces) + double(found.plan.workspace_bytes);
       device_bytes > 0 && all > device_bytes && found.does_not_fit.empty())
-    found.does_not_fit = join(bytes_text(all), " together do not fit in ", bytes_text(device_bytes));
+    found.does_not_fit = join(bytes_text(all), " do not fit into the ", bytes_text(device_bytes), " of the device");
   attune_memory now{};
   now.size = sizeof now;
   if (here && attune_memory_statistics(where.c_str(), &now))
@@ -414,8 +415,7 @@ void run(const Asked& asked, Context& context) {
   } else {
     if (found.plan.backend) print(found), print_measured(found);
     if (here) fmt::print("{}, {}\n", device.name, bytes_text(device_bytes));
-    else fmt::print("{}, which is not here: nobody says how much memory it has, nor which context is the longest\n",
-                    device.name);
+    else fmt::print("{}, not in this machine: its memory and the longest context are unknown\n", device.name);
     if (here) print(now, gpu, found.taken);
   }
   if (!found.does_not_fit.empty()) fail(context, kMachine, join("attune memory: ", found.does_not_fit));
@@ -424,23 +424,24 @@ void run(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_memory(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "memory", "What a problem needs, and what the memory pool holds");
+  const Command sub = add_command(app, "memory", "Show the memory of a problem and the state of the memory pool");
   const auto asked = std::make_shared<Asked>();
   sub.add_option("problem", asked->line,
-                 "The problem line, of lists with ' | pattern', or a module's; without one only the device's state")
+                 "Show this problem line, for block lists with ' | pattern', or this module line; without one only "
+                 "the device state")
       .type_name("LINE");
   sub.add_option("--device", asked->device,
-                 join("cpu, cuda:<n>, or one of ", known_devices(), ", which need not be here"))
+                 join("Plan for cpu, cuda:<n>, or one of ", known_devices(), ", which need not be in this machine"))
       .type_name("NAME")
       .show_default();
-  sub.add_option("--backend", asked->backend, "Only this backend: its refusal is an error").type_name("NAME");
+  sub.add_option("--backend", asked->backend, "Use only this backend; its refusal is an error").type_name("NAME");
   sub.add_flag("--measure", asked->measure,
-               "Run every backend, or --backend, once, and each --peer: what it takes, against what its plan says");
-  sub.add_option("--peer", asked->peers, "With --measure: also these, as of bench: torch, torch:math, ...")
+               "Run every backend, or --backend, and each --peer once, and measure what it takes");
+  sub.add_option("--peer", asked->peers, "With --measure: also run these peers, as in bench: torch, torch:math, ...")
       .delimiter(',')
       .one_word()
       .type_name("LIST");
-  sub.add_option("--python", asked->python, "The Python that has the peers").type_name("PROGRAM").show_default();
+  sub.add_option("--python", asked->python, "Run peers in this Python").type_name("PROGRAM").show_default();
   sub.footer(
       "Examples:\n"
       "  attune memory \"forward bf16 b1 h32/8 q1 k131072 d128 full\" --device h200\n"
@@ -451,9 +452,9 @@ void add_memory(CLI::App& app, Context& context) {
       "  attune memory \"forward bf16 b1 h16 q16384 k16384 d128 causal blocks64x64x1 | random density=0.1\"\n"
       "  attune memory \"llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal\"\n"
       "  attune memory --device cuda:0\n\n"
-      "On a GPU that is here, the tensors and the workspace are taken from the pool while the page is made.\n"
+      "On a GPU in this machine, the tensors and the workspace are allocated from the pool meanwhile.\n"
       "ATTUNE_POOL=attune keeps freed blocks; otherwise freed memory is left to the driver.\n"
-      "Exit code 1 where nothing supports the problem, 3 where it does not fit.");
+      "Exit code 1 if no backend supports the problem, 3 if it does not fit.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

@@ -1,5 +1,5 @@
-// `attune memory` of a module's line: parameters, gradients, the tape and the workspaces, as the module itself measures
-// them. Its graph is built for that, and nothing else: neither it nor its device need be here.
+// `attune memory` for a module line: parameters, gradients, tape and workspaces, as the module's graph states them.
+// Only the graph is built: no weights are needed, and the device need not be in this machine.
 #include "tool/commands/memory_module.h"
 
 #include <fmt/format.h>
@@ -19,8 +19,8 @@ struct Sizes {
   const Graph& made;
   std::string text{};
   int64_t tokens = 0;
-  uint64_t memory = 0;  // tokens of a second input
-  uint64_t io = 0;  // x, memory and out; a backward has as much again
+  uint64_t memory = 0;  // tokens of the second input
+  uint64_t io = 0;      // bytes of x, memory and out; a backward needs as much again
 
   uint64_t inference() const { return made.parameter_bytes + io + made.lean_bytes; }
   uint64_t training() const {
@@ -34,7 +34,7 @@ void row(std::string_view what, std::string_view value) { fmt::print("  {:<15} {
 void print(const Sizes& s) {
   const auto bytes = [](uint64_t n) { return bytes_text(double(n)); };
   fmt::print("{}\n", s.text);
-  row("parameters", fmt::format("{} in {} of a name", bytes(s.made.parameter_bytes), s.made.parameters.size()));
+  row("parameters", fmt::format("{} in {} tensors", bytes(s.made.parameter_bytes), s.made.parameters.size()));
   row("gradients", fmt::format("{} in f32", bytes(s.made.gradient_bytes)));
   row("tape", fmt::format("{} from a forward to its backward", bytes(s.made.tape_bytes)));
   row("workspace", fmt::format("{} forward, {} without a tape, {} backward", bytes(s.made.forward_bytes),
@@ -43,10 +43,10 @@ void print(const Sizes& s) {
   row("inference", bytes(s.inference()));
   row("training", fmt::format("{}, gradients of {} included", bytes(s.training()),
                               s.memory ? "x, memory and out" : "x and out"));
-  row("a token", fmt::format("{} of the tape; {} MB of everything but parameters and their gradients",
-                             bytes_text(double(s.made.tape_bytes) / double(s.tokens)),
-                             digits_text(double(s.training() - s.made.parameter_bytes - s.made.gradient_bytes) /
-                                         double(s.tokens) * 1e-6)));
+  row("per token", fmt::format("{} of the tape; {} MB of everything but parameters and their gradients",
+                               bytes_text(double(s.made.tape_bytes) / double(s.tokens)),
+                               digits_text(double(s.training() - s.made.parameter_bytes - s.made.gradient_bytes) /
+                                           double(s.tokens) * 1e-6)));
 }
 
 Json as_json(const Sizes& s) {

@@ -1,4 +1,4 @@
-// `attune memory` of modules: see docs/modules.md.
+// `attune memory` for module lines: see docs/modules.md.
 #pragma once
 #include <string>
 #include <string_view>

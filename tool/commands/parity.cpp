@@ -1,5 +1,5 @@
-// `attune parity`: every backend against the golden reference, on the cases that the tests use too. The answer is a
-// table, the command that repeats each failure, and the plain last line "N passed, N failed".
+// `attune parity`: compares every backend with the reference in double, on the cases that the tests use too. The output
+// is a table, the command that repeats each failure, and the last line "N passed, N failed".
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -30,19 +30,19 @@ struct Asked {
   HuntAsked hunt{};
 };
 
-// Of the runs of one backend with one dtype.
+// Results of one backend with one dtype.
 struct Tally {
   int runs = 0, verdicts[3] = {};
   double mae = 0, max = 0, relative_l2 = 0, used = 0;
 
   void add(const Outcome& o) {
-    const auto raise = [](double& most, double x) { if (!(x <= most)) most = x; };  // a NaN is worse than anything
+    const auto raise = [](double& most, double x) { if (!(x <= most)) most = x; };  // NaN is the worst
     ++runs, ++verdicts[int(o.verdict)];
     raise(mae, o.mae()), raise(max, o.max()), raise(relative_l2, o.relative_l2()), raise(used, o.used());
   }
 };
 
-using Tallies = std::map<std::pair<size_t, DType>, Tally>;  // by the backend's place in the list
+using Tallies = std::map<std::pair<size_t, DType>, Tally>;  // by the backend's index in the list
 
 Tallies tallies(const Suite& suite, const std::vector<Attempt>& all) {
   Tallies t;
@@ -63,13 +63,13 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
   if (asked.threads) place.device.units = asked.threads;
   if (place.device.index < 0) {
     code = kMachine;
-    return Status::no("attune parity: ", asked.device, " can be planned for, and is not here to run on; a GPU that is ",
-                      "here is called cuda:0");
+    return Status::no("attune parity: --device: ", asked.device, " is not in this machine; it can be planned for, but ",
+                      "not run; name a GPU of this machine as cuda:0");
   }
   suite.places = {place};
   if (asked.levels) {
     if (asked.device != "cpu")
-      return Status::no("attune parity: --levels are those of the device cpu, not of ", asked.device);
+      return Status::no("attune parity: --levels: given with --device ", asked.device, "; it needs cpu");
     suite.places = cpu_places();
     suite.places.push_back(busy_cpu());
   }
@@ -108,7 +108,7 @@ void print_failures(const Suite& suite, const std::vector<Attempt>& all) {
   if (failed > kMost) fmt::print("\nand {} more failures\n", failed - kMost);
 }
 
-// One case was asked for: every output of every backend, and what the others say.
+// For a single case: the figures of every output of every backend, and the refusals of the others.
 void print_figures(const Suite& suite, const std::vector<Attempt>& all) {
   for (const Attempt& a : all)
     for (const Figures& f : a.outcome.figures)
@@ -123,7 +123,7 @@ void print_figures(const Suite& suite, const std::vector<Attempt>& all) {
   fmt::print("\n");
 }
 
-// Cells of one pass: topics down, dtypes and key sources across; refusals are letters, explained below.
+// The cells of one pass: topics down, dtypes and key sources across. Refusals are letters, explained below the table.
 void print_coverage(const Backend& b, Pass pass, const std::vector<Cell>& cells) {
   std::vector<std::string> sentences;
   const auto letter = [&](const std::string& sentence) {
@@ -136,11 +136,11 @@ void print_coverage(const Backend& b, Pass pass, const std::vector<Cell>& cells)
   if (std::none_of(cells.begin(), cells.end(), [&](const Cell& c) { return in_pass(c) && c.refusal.empty(); })) {
     for (const Cell& c : cells)
       if (in_pass(c)) letter(c.refusal);
-    fmt::print("\n{}, {}: every cell is a refusal\n", b.name, name(pass));
+    fmt::print("\n{}, {}: all cells are refused\n", b.name, name(pass));
     for (const std::string& s : sentences) fmt::print("  {}\n", s);
     return;
   }
-  fmt::print("\n{}, {}: runs, a letter for a refusal\n{:<12}", b.name, name(pass), "");
+  fmt::print("\n{}, {}: number of runs, or a letter for a refusal\n{:<12}", b.name, name(pass), "");
   for (const char* dtype : {"f32", "f16", "bf16"}) fmt::print(" {:^23}", dtype);
   fmt::print("\n{:<12}", "");
   for (int n = 0; n < 9; ++n) fmt::print(" {:>7}", name(KeySource(n % 3)));
@@ -193,14 +193,14 @@ Json as_json(const Backend& b, const Place& at, const Cell& c) {
   return cell;
 }
 
-// Why a backend that was asked for by name had nothing to run: what came nearest, a plan that was refused behind
-// `supports`, else its first refusal. ": " before it, "" where it is not known.
+// Why a backend requested by name had nothing to run: preferably a plan refused after `supports` agreed, else the first
+// refusal. Begins with ": "; "" if unknown.
 std::string why_nothing(const Suite& suite) {
   if (suite.backends.size() != 1) return "";
   const Backend& b = *suite.backends[0];
   const Device& d = suite.places[0].device;
   std::string first;
-  const std::vector<Case> all = suite.cases.empty() ? cases(true) : suite.cases;  // of --kernels there are none then
+  const std::vector<Case> all = suite.cases.empty() ? cases(true) : suite.cases;  // empty with --kernels
   for (const Case& c : all) {
     Plan plan;
     const Status s = plan_on(b, c.problem, d, plan);
@@ -244,7 +244,7 @@ void parity(const Asked& asked, Context& context) {
       holes += empty;
       for (const Cell& c : cells)
         if (context.json) document["coverage"].push_back(as_json(b, suite.places[place], c));
-      if (context.json || (place && !empty)) continue;  // other levels are shown where they have a hole
+      if (context.json || (place && !empty)) continue;  // other levels are shown only if they have a hole
       if (place) fmt::print("\n{}:", suite.places[place].word);
       for (const Pass pass : {Pass::forward, Pass::backward}) print_coverage(b, pass, cells);
     }
@@ -256,7 +256,7 @@ void parity(const Asked& asked, Context& context) {
   }
   if (holes)
     fail(context, kFailed,
-         join("attune parity: ", holes, " cells of the coverage are empty: supported, and never run"));
+         join("attune parity: ", holes, " cells of the coverage are empty: supported, but never run"));
   if (all.empty()) fail(context, kFailed, join("attune parity: no backend ran", why_nothing(suite)));
   if (failed && context.exit_code == kOk) context.exit_code = kFailed;
   if (!context.json) fmt::print("\n{} passed, {} failed\n", all.size() - failed, failed);
@@ -267,30 +267,32 @@ void parity(const Asked& asked, Context& context) {
 void add_parity(CLI::App& app, Context& context) {
   auto asked = std::make_shared<Asked>();
   const Command command = add_command(
-      app, "parity", "Whether every backend is right: all of them, on all cases, against the fp64 reference");
-  command.add_option("--device", asked->device, "cpu, a level of it (cpu:scalar, cpu:neon, ...), or a GPU: cuda:0")
+      app, "parity", "Compare every backend with the fp64 reference on all cases");
+  command.add_option("--device", asked->device,
+                     "Run on cpu, on one of its levels (cpu:scalar, cpu:neon, ...), or on a GPU: cuda:0")
       .show_default();
-  command.add_option("--backend", asked->backend, "Only this backend");
-  const Argument one = command.add_option("--case", asked->text,
-                                          "Only this case: a problem line, then ' | ' and words on the arguments");
-  const Argument quick = command.add_flag("--quick", asked->quick, "A short list of cases");
-  const Argument kernels =
-      command.add_flag("--kernels", asked->kernels, "The smallest case of every kernel: for compute-sanitizer");
+  command.add_option("--backend", asked->backend, "Run only this backend");
+  const Argument one = command.add_option(
+      "--case", asked->text, "Run only this case: a problem line, then ' | ' and words about the arguments");
+  const Argument quick = command.add_flag("--quick", asked->quick, "Run a short list of cases");
+  const Argument kernels = command.add_flag(
+      "--kernels", asked->kernels, "Run the smallest case of every kernel, for slow tools such as compute-sanitizer");
   kernels.excludes(one).excludes(quick);
-  command.add_flag("--coverage", asked->coverage, "Also what was tried, of everything a backend supports")
+  command.add_flag("--coverage", asked->coverage, "Also print what was tried, of everything a backend supports")
       .excludes(one)
       .excludes(quick)
       .excludes(kernels);
   const Argument ring = command.add_flag(
-      "--ring", asked->ring, "Attention over ranks against the whole: threads as ranks, or under mpirun its processes");
+      "--ring", asked->ring, "Compare attention over ranks with the whole: ranks are threads, or processes of mpirun");
   ring.excludes("--backend").excludes(kernels).excludes("--coverage");
-  command.add_option("--ranks", asked->ranks, "How many ranks")
+  command.add_option("--ranks", asked->ranks, "With --ring: use these numbers of ranks; under mpirun its processes")
       .delimiter(',').between(1, 64).needs(ring).show_default();
-  command.add_option("--limit", asked->seconds, "Seconds that a rank waits for another")
+  command.add_option("--limit", asked->seconds, "With --ring: let a rank wait this many seconds for another")
       .between(0.001, 1e6).needs(ring).show_default();
   const Argument threads =
-      command.add_option("--threads", asked->threads, "Threads of a run (default: the CPU's)").between(1, 1024);
-  command.add_flag("--levels", asked->levels, "Also every lower level of this CPU, and this one with 7 threads")
+      command.add_option("--threads", asked->threads, "Run with this many threads; default all of the CPU")
+          .between(1, 1024);
+  command.add_flag("--levels", asked->levels, "Also run every lower level of this CPU, and this one with 7 threads")
       .excludes(threads)
       .excludes(ring)
       .excludes(kernels);
@@ -298,20 +300,21 @@ void add_parity(CLI::App& app, Context& context) {
       "--hunt", asked->hunt.cases, "Run this many random problems, biased to short tiles, and shrink what fails");
   hunt.between(1, 100000000).excludes(one).excludes(quick).excludes(kernels).excludes(ring).excludes("--coverage");
   hunt.excludes("--levels");
-  command.add_option("--seed", asked->hunt.seed, "With --hunt: draws the same problems each time")
+  command.add_option("--seed", asked->hunt.seed, "With --hunt: draw the same problems each time; default a fresh seed")
       .between(0, 2147483647)
       .needs(hunt);
-  command.add_option("--watchdog", asked->hunt.launch_seconds, "With --hunt: seconds until a run counts as hanging")
+  command.add_option("--watchdog", asked->hunt.launch_seconds,
+                     "With --hunt: count a run as hanging after this many seconds")
       .between(0.1, 1e6)
       .needs(hunt)
       .show_default();
-  command.add_option("--max-seconds", asked->hunt.max_seconds, "With --hunt: start no new problem after this")
+  command.add_option("--max-seconds", asked->hunt.max_seconds,
+                     "With --hunt: start no new problem after this many seconds")
       .between(0.1, 1e6)
       .needs(hunt);
   command.footer(
-      "A case is PASS when its mean absolute error is at most 5e-5, PASS-AT-FLOOR when it is above that and no worse "
-      "than\n"
-      "three times a naive computation in the same precision, else FAIL. Exit code 0 only if something ran and none "
+      "A case is PASS if its mean absolute error is at most 5e-5, PASS-AT-FLOOR if it is above that but no worse than\n"
+      "three times a naive computation in the same precision, else FAIL. Exit code 0 only if something ran and nothing "
       "failed.\n\n"
       "Examples:\n"
       "  attune parity --device cpu --levels\n"

@@ -36,7 +36,7 @@ void print_finding(const HuntAsked& asked, const Hunt& hunt, const HuntFinding& 
   fmt::print("\n{}  {}: {}\n", name(f.ending), f.backend->name, f.why);
   fmt::print("      {}\n", command_of(asked, f));
   fmt::print("      drawn as number {} of seed {}: {}\n", f.index, hunt.seed, name(f.drawn));
-  if (f.tries) fmt::print("      run {} times more, it failed {} times\n", f.tries, f.again);
+  if (f.tries) fmt::print("      run {} more times, failed {} times\n", f.tries, f.again);
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
     hunt.progress = [&](uint64_t done, size_t found) {
       fmt::print(stderr, "\r\033[K{} of {} problems, {} found", done, hunt.cases, found);
     };
-  fflush(stdout);  // a forked process would print what is buffered a second time
+  fflush(stdout);  // a forked process would print buffered output again
   const Hunted all = attune::hunt(hunt);
   if (live) fmt::print(stderr, "\r\033[K");
   if (!all.status.ok())

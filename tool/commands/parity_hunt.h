@@ -1,4 +1,4 @@
-// `attune parity --hunt`: random problems, each launch under a watchdog. A problem that fails is shrunk, and printed
+// `attune parity --hunt`: runs random problems, each launch under a watchdog. A failing problem is shrunk and printed
 // with its seed.
 #pragma once
 #include <string>
@@ -10,7 +10,7 @@ namespace attune {
 struct HuntAsked {
   std::string device = "cpu", backend;
   int cases = 0;
-  int seed = -1;            // -1: draw one
+  int seed = -1;            // -1: a fresh seed
   int threads = 0;
   double launch_seconds = 20, max_seconds = 0;
 };

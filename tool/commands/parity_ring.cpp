@@ -14,7 +14,7 @@
 namespace attune {
 namespace {
 
-// What the launchers of Open MPI, MPICH and Slurm tell their processes.
+// True if a launcher of Open MPI, MPICH or Slurm started this process; they set these variables.
 bool started_by_mpi() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"})
     if (std::getenv(name)) return true;
@@ -76,8 +76,10 @@ void ring_parity(const RingAsked& asked, Context& context) {
   if (Status s = device_named(asked.device, device); !s.ok())
     return fail(context, exit_of_device(asked.device), join("attune parity: ", s.message));
   if (device.index < 0)
-    return fail(context, kMachine, join("attune parity: ", asked.device, " can be planned for, and is not here"));
-  if (device.kind == DeviceKind::cpu) device.units = 1;  // ranks are the threads
+    return fail(context, kMachine,
+                join("attune parity: --device: ", asked.device, " is not in this machine; it can be planned for, but ",
+                     "not run"));
+  if (device.kind == DeviceKind::cpu) device.units = 1;  // each rank is a thread
   std::vector<Case> cases = ring_cases(asked.quick);
   if (!asked.text.empty()) {
     cases.assign(1, {});
@@ -115,7 +117,7 @@ void ring_parity(const RingAsked& asked, Context& context) {
         uint64_t sent = here ? here->traffic().sent - before : 0;
         for (const RankRun& r : each) sent += r.traffic.sent;
         record(ran, dense, cutting, o, sent);
-        // A group that broke stays broken: there is nothing more to learn from it.
+        // A broken group stays broken, so the run ends here.
         if (here && o.verdict == Verdict::fail && !here->barrier().ok())
           return fail(context, kFailed, join("attune parity: ", o.why));
       }
@@ -124,7 +126,7 @@ void ring_parity(const RingAsked& asked, Context& context) {
     fmt::print("{}\n", Json{{"device", asked.device}, {"name", device.name}, {"passed", ran.passed},
                             {"failed", ran.failures.size()}, {"runs", ran.runs}}.dump(2));
   if (speaks && !context.json) print(asked, ran, here.has_value());
-  if (!ran.passed && ran.failures.empty()) fail(context, kFailed, "attune parity: no layout serves it");
+  if (!ran.passed && ran.failures.empty()) fail(context, kFailed, "attune parity: no layout serves this case");
   if (!ran.failures.empty() && context.exit_code == kOk) context.exit_code = kFailed;
   if (speaks && !context.json) fmt::print("\n{} passed, {} failed\n", ran.passed, ran.failures.size());
 }

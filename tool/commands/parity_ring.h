@@ -1,5 +1,5 @@
-// `attune parity --ring`: attention over ranks against the golden reference of the whole. Ranks are threads of this
-// process; where MPI started several processes, each of them is one.
+// `attune parity --ring`: compares attention over ranks with the reference of the whole. Ranks are threads of this
+// process; under mpirun each process is a rank.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// `attune plan`: what would run, and why, for one problem on a device that need not be here. Nothing is executed:
-// planning is pure, so the answer for an H200 is the same on a laptop.
+// `attune plan`: shows what would run for one problem, and why, on a device that need not be in this machine. Nothing
+// is executed: planning is pure, so the answer for an H200 is the same on a laptop.
 #include <fmt/format.h>
 
 #include <memory>
@@ -22,7 +22,7 @@ struct Asked {
   std::string line{}, device{"cpu"}, backend{};
 };
 
-// The instruction set whose loops a CPU plan would run; empty for backends that have none of their own.
+// The instruction set whose loops a CPU plan would run; empty for backends without their own.
 std::string isa_of(const Plan& plan) {
   const std::string_view name = plan.backend->name;
   if (plan.device.kind != DeviceKind::cpu || (name != "cpu_forward" && name != "cpu_backward")) return "";
@@ -30,7 +30,7 @@ std::string isa_of(const Plan& plan) {
   return kernels ? kernels->isa : "";
 }
 
-// The planner's sentences come as lines with two spaces before them.
+// Splits the planner's sentences, which are lines indented by two spaces.
 std::vector<std::string> sentences(std::string_view lines) {
   std::vector<std::string> all;
   while (!lines.empty()) {
@@ -44,7 +44,7 @@ std::vector<std::string> sentences(std::string_view lines) {
 
 std::string device_text(const Device& d) {
   return d.kind == DeviceKind::cpu ? fmt::format("{}, {} thread{}", d.name, d.units, d.units == 1 ? "" : "s")
-                                   : fmt::format("{}, arch {}, {} multiprocessors", d.name, d.arch, d.units);
+                                   : fmt::format("{}, sm_{}, {} SMs", d.name, d.arch, d.units);
 }
 
 Json as_json(const Plan& plan, const std::string& links) {
@@ -82,10 +82,10 @@ void print(const Plan& plan, const std::string& links, int depth) {
   row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k,
                            plan.splits, plan.splits == 1 ? "" : "s", plan.kernel));
   row("workspace", bytes_text(double(plan.workspace_bytes)));
-  row("work", fmt::format("{} over {} that are visible", count_text(c.flops, "FLOP"), count_text(c.pairs, "pairs")));
-  row("traffic", fmt::format("{} at least, {} FLOP a byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
+  row("work", fmt::format("{} over {}", count_text(c.flops, "FLOP"), count_text(c.pairs, "visible pairs")));
+  row("traffic", fmt::format("at least {}, {} FLOP per byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
   for (const std::string& line : sentences(plan.refused)) row("refused", line);
-  if (!links.empty()) row("otherwise", links + ", for a call whose arguments do not fit");
+  if (!links.empty()) row("otherwise", links + ", if the arguments of a call do not fit");
   for (const Plan& part : plan.parts) print(part, "", depth + 1);
 }
 
@@ -124,21 +124,21 @@ void run(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_plan(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "plan", "What would run for a problem, and why");
+  const Command sub = add_command(app, "plan", "Show what would run for a problem, and why");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("problem", asked->line, "The problem line").required().type_name("LINE");
+  sub.add_option("problem", asked->line, "Plan this problem line").required().type_name("LINE");
   sub.add_option("--device", asked->device,
-                 join("cpu, cpu:<isa>, or one of ", known_devices(), "; it need not be here"))
+                 join("Plan for cpu, cpu:<isa>, or one of ", known_devices(), ", which need not be in this machine"))
       .type_name("NAME")
       .show_default();
-  sub.add_option("--backend", asked->backend, "Only this backend: its refusal is an error").type_name("NAME");
+  sub.add_option("--backend", asked->backend, "Use only this backend; its refusal is an error").type_name("NAME");
   sub.footer(
       "Examples:\n"
       "  attune plan \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\"\n"
       "  attune plan \"backward f32 b1 h8 q1024 k1024 d64 window255,0\" --device cpu:scalar\n"
       "  attune plan \"forward bf16 b1 h8 q1 k65536 d128 full paged64\" --device h200 --json\n\n"
       "ATTUNE_TUNED names a file of tuned rules, or a folder of them, to plan with.\n"
-      "Exit code 1, with every backend's reason, where nothing supports the problem.");
+      "Exit code 1, with every reason, if no backend supports the problem.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

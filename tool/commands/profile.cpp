@@ -1,6 +1,6 @@
-// `attune profile`: what the binary says of every GPU kernel: registers, stack, shared memory, threads, and how much of
-// a multiprocessor they can fill. Nothing runs, so no GPU is needed; cuobjdump, of the CUDA toolkit, unpacks kernels.
-// With --run it starts itself again under ncu, which then says what the kernels of one call did with the GPU.
+// `attune profile`: shows what the binary states about every GPU kernel: registers, stack, shared memory, threads and
+// the occupancy of an SM. Nothing runs, so no GPU is needed; cuobjdump of the CUDA toolkit unpacks the kernels. With
+// --run it starts itself again under ncu, which measures the kernels of one call.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,8 +27,8 @@ namespace attune {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kNowhere = "nothing says where this program is: /proc is not here";
-constexpr const char* kNoFolder = "no temporary folder can be made";
+constexpr const char* kNowhere = "cannot find the file of this program: /proc is missing";
+constexpr const char* kNoFolder = "cannot create a temporary folder";
 
 struct Asked {
   std::vector<std::string> files{};
@@ -36,7 +36,7 @@ struct Asked {
   bool once = false;
 };
 
-// A folder that goes with it. TMPDIR may name one that is not there.
+// A temporary folder, removed by the destructor. TMPDIR may name a folder that does not exist.
 struct Folder {
   std::error_code error{};
   std::string path{(fs::temp_directory_path(error) / "attune_profile_XXXXXX").string()};
@@ -58,11 +58,11 @@ Status unpack(const std::string& binary, const std::string& folder) {
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) < 0) return Status::no("cuobjdump cannot be started");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-    return Status::no("cuobjdump, of the CUDA toolkit, is not here; a .cubin file is read without it");
-  return Status::good();  // of a file without kernels it fails, and leaves none
+    return Status::no("cuobjdump of the CUDA toolkit is not installed; only .cubin files can be read without it");
+  return Status::good();  // for a file without kernels cuobjdump fails and writes nothing
 }
 
-// Runs a program to its end; what it prints goes to `to`.
+// Runs a program to its end, with stdout and stderr redirected to the file `to`.
 Status run_program(std::vector<std::string> words, const std::string& to, int& code) {
   const pid_t child = fork();
   if (child == 0) {
@@ -76,7 +76,7 @@ Status run_program(std::vector<std::string> words, const std::string& to, int& c
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) < 0) return Status::no(words[0], " cannot be started");
   code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  if (code == 127) return Status::no(words[0], ", of Nsight Compute, is not here: --run needs it");
+  if (code == 127) return Status::no("--run: ", words[0], " of Nsight Compute is not installed");
   return Status::good();
 }
 
@@ -85,7 +85,7 @@ std::string text_in(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What ncu said where it measured nothing: its own sentence, or that of the program; else `ours`.
+// The error in the output of ncu: that of the program, or its own; `ours` if there is none.
 std::string complaint(const std::string& text, const std::string& ours) {
   for (const std::string_view mark : {"attune profile: ", "==ERROR== "})
     if (const size_t at = text.find(mark); at != text.npos)
@@ -125,14 +125,14 @@ void print(const std::vector<KernelUsage>& all) {
                o.blocks ? fmt::format("{} of {} warps", o.warps, o.most_warps) : "-", o.bound.empty() ? "-" : o.bound,
                short_name(k.symbol));
   }
-  fmt::print("{} kernels, {} with a stack. Threads are of a block at most; occupancy is an upper bound, since shared\n"
-             "memory that a launch asks for is not in the binary.\n", all.size(), spilling);
+  fmt::print("{} kernels, {} with a stack. Threads are the most per block. Occupancy is an upper bound, because\n"
+             "dynamic shared memory is not in the binary.\n", all.size(), spilling);
 }
 
 void print(const std::vector<KernelCounters>& all) {
   const auto percent = [](double x) { return x < 0 ? std::string("-") : fmt::format("{:.1f} %", x); };
   fmt::print("{:>9}  {:>7}  {:>7}  {:>7}  {:>7}  {:>17}  {:>9}  {:>9}  {:<26}  {:<44}  {}\n", "time", "SM", "tensor",
-             "DRAM", "L2", "warps (possible)", "registers", "shared", "grid, block", "waits, warps an instruction",
+             "DRAM", "L2", "warps (possible)", "registers", "shared", "grid, block", "waits, warps per instruction",
              "kernel");
   for (const KernelCounters& k : all) {
     std::string waits;
@@ -143,7 +143,7 @@ void print(const std::vector<KernelCounters>& all) {
                fmt::format("{} ({})", percent(k.occupancy), percent(k.most_occupancy)), k.registers,
                bytes_text(k.shared_bytes), fmt::format("{}, {}", k.grid, k.block), waits, k.kernel);
   }
-  fmt::print("{} kernels of one call, as ncu saw them: it runs each many times over, and its times are no benchmark.\n",
+  fmt::print("{} kernels of one call, measured by ncu, which replays each many times: its times are not a benchmark.\n",
              all.size());
 }
 
@@ -158,19 +158,19 @@ Json as_json(const KernelCounters& k) {
           {"possible_occupancy_percent", said(k.most_occupancy)}, {"waits", waits}};
 }
 
-// Of a problem: one call, here where `once`, else as ncu sees it.
+// Runs one call of a problem: in this process if `once`, else under ncu.
 void run_problem(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const std::string& message) { fail(context, code, "attune profile: " + message); };
   BenchRow row;
   Device device;
   if (const Status s = parse_row(asked.line, row); !s.ok()) return no(kUsage, s.message);
-  if (!row.module.empty()) return no(kUsage, join("--run is of a problem, and '", asked.line, "' is a module"));
-  if (!asked.files.empty()) return no(kUsage, "--run is of this program, and of no file");
+  if (!row.module.empty()) return no(kUsage, join("--run: '", asked.line, "' is a module; give a problem line"));
+  if (!asked.files.empty()) return no(kUsage, "--run: given with files; it profiles this program only");
   if (!asked.backend.empty() && !find_backend(asked.backend))
     return no(kUsage, join("backend '", asked.backend, "' is not one of ", backend_names()));
   if (!asked.device.starts_with("cuda"))
-    return no(kUsage, join("--run needs a GPU that is here (cuda:0), and ", asked.device, " is none"));
-  // A problem that no backend takes is an answer; everything else that keeps a call from being seen is the machine.
+    return no(kUsage, join("--run: --device ", asked.device, " is not a GPU of this machine; give one such as cuda:0"));
+  // An unsupported problem is a negative answer; any other obstacle is the machine's.
   const auto cannot = [&](const std::string& why) {
     const Status there = device_named(asked.device, device);
     const Status taken = there.ok() ? can_run_once(row, device, asked.backend) : Status::good();
@@ -197,7 +197,7 @@ void run_problem(const Asked& asked, Context& context) {
     return cannot(complaint(text, s.ok() ? "ncu measured no kernel" : s.message));
   if (code) return cannot(complaint(text, join("ncu ended with ", code)));
   std::erase_if(all, [&](const KernelCounters& k) { return !has_words(k.kernel, asked.kernel); });
-  if (all.empty()) return no(kFailed, join("no kernel of it has '", asked.kernel, "' in its name"));
+  if (all.empty()) return no(kFailed, join("no kernel of the call has '", asked.kernel, "' in its name"));
   if (!context.json) return print(all);
   Json j = Json::array();
   for (const KernelCounters& k : all) j.push_back(as_json(k));
@@ -207,7 +207,7 @@ void run_problem(const Asked& asked, Context& context) {
 void run(const Asked& asked, Context& context) {
   if (!asked.line.empty()) return run_problem(asked, context);
   if (asked.once || !asked.backend.empty())
-    return fail(context, kUsage, "attune profile: --once and --backend are of a problem: --run \"<problem line>\"");
+    return fail(context, kUsage, "attune profile: --once or --backend given without --run \"<problem line>\"");
   std::vector<std::string> files = asked.files;
   if (files.empty()) {
     files.push_back(own_file());
@@ -233,7 +233,7 @@ void run(const Asked& asked, Context& context) {
     if (error) return fail(context, kMachine, join("attune profile: ", kNoFolder));
   }
   if (all.empty())
-    return fail(context, kFailed, join("attune profile: ", files.front(), " has no GPU kernel: docs/building.md"));
+    return fail(context, kFailed, join("attune profile: ", files.front(), " has no GPU kernels; see docs/building.md"));
   std::erase_if(all, [&](const KernelUsage& k) { return !wanted(k, asked.kernel); });
   if (all.empty())
     return fail(context, kFailed, join("attune profile: no kernel has '", asked.kernel, "' in its name"));
@@ -256,18 +256,18 @@ void run(const Asked& asked, Context& context) {
 
 void add_profile(CLI::App& app, Context& context) {
   const Command sub =
-      add_command(app, "profile", "Registers, shared memory and occupancy of every GPU kernel; ncu's counters");
+      add_command(app, "profile", "Show registers, shared memory and occupancy of GPU kernels, or counters of ncu");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("files", asked->files, "Cubins, or programs and libraries that have some; this program unless given")
+  sub.add_option("files", asked->files, "Read these cubins, programs or libraries; default this program")
       .type_name("FILE");
-  sub.add_option("--kernel", asked->kernel, "Only kernels that have these words in their name: \"backward sm_90\"")
+  sub.add_option("--kernel", asked->kernel, "Show only kernels with these words in their name: \"backward sm_90\"")
       .type_name("WORDS");
-  sub.add_option("--run", asked->line, "Counters of one call of this problem, by ncu").type_name("LINE");
-  sub.add_option("--backend", asked->backend, "With --run: only this backend; its refusal is an error")
+  sub.add_option("--run", asked->line, "Measure the counters of one call of this problem with ncu").type_name("LINE");
+  sub.add_option("--backend", asked->backend, "With --run: use only this backend; its refusal is an error")
       .type_name("NAME");
-  sub.add_option("--device", asked->device, "With --run: a GPU").type_name("NAME").show_default();
+  sub.add_option("--device", asked->device, "With --run: run on this GPU").type_name("NAME").show_default();
   sub.add_flag("--once", asked->once,
-               "With --run: only run it, between cuProfilerStart and cuProfilerStop, for a profiler of your own");
+               "With --run: only run it, between cuProfilerStart and cuProfilerStop, for your own profiler");
   sub.footer(
       "Examples:\n"
       "  attune profile\n"
@@ -276,8 +276,8 @@ void add_profile(CLI::App& app, Context& context) {
       "  attune profile --run \"forward bf16 b1 h16 q4096 k4096 d128 causal\" --backend sm90_forward\n"
       "  nsys profile --capture-range=cudaProfilerApi attune profile \\\n"
       "    --run \"forward bf16 b1 h16 q512 k512 d64 full\" --once\n\n"
-      "Exit code 1 where there is no such kernel, a file is no cubin, or no backend takes the problem; 3 where\n"
-      "cuobjdump, ncu, the right to count or the GPU is missing, or the call fails on it.");
+      "Exit code 1 if there is no such kernel, a file is not a cubin, or no backend supports the problem; 3 if\n"
+      "cuobjdump, ncu, permission to read counters or the GPU is missing, or the call fails.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

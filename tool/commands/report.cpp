@@ -1,5 +1,5 @@
-// `attune report`: from files of records to a page, Markdown and CSV. It measures nothing and asks the machine nothing:
-// the same files give the same report anywhere.
+// `attune report`: turns files of records into an HTML page, Markdown and CSV. It measures nothing and does not depend
+// on the machine: the same files give the same report anywhere.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void run(const Asked& asked, Context& context) {
   if (const Status s = read_sources(asked.from, sources); !s.ok())
     return fail(context, kFailed, join("attune report: ", s.message));
   if (sources.records.empty())
-    return fail(context, kFailed, "attune report: the files hold no record; attune bench --json writes them");
+    return fail(context, kFailed, "attune report: the files hold no records; attune bench --json writes them");
   const Report report = make_report(sources);
   if (const Status s = write(asked, report, sources.records); !s.ok())
     return fail(context, kMachine, join("attune report: ", s.message));
@@ -62,8 +62,8 @@ void run(const Asked& asked, Context& context) {
   }
 }
 
-// A tuned file whose backends this build may not have: a report of a GPU's records is made anywhere. The names are kept
-// aside while the file is checked, and put back.
+// Reads a tuned file whose backends this build may lack, because a report on GPU records can be made anywhere. Backend
+// names are replaced by a known one while the file is checked, then restored.
 Status read_tuned_of_any_build(const std::string& text, const std::string& file, Tuned& out) {
   std::string known;
   std::vector<std::string> names;
@@ -74,7 +74,7 @@ Status read_tuned_of_any_build(const std::string& text, const std::string& file,
       std::string name = line.substr(tab + 1);
       if (name.ends_with('\r')) name.pop_back();
       if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != name.npos)
-        return read_tuned(text, file, out);  // no name of a backend: refused as ever
+        return read_tuned(text, file, out);  // not a backend name: reports the error
       names.push_back(std::move(name));
       line.replace(tab + 1, line.npos, backends().front()->name);
     }
@@ -93,7 +93,7 @@ Status read_sources(const SourceFiles& files, Sources& out) {
     if (Status status = read_records(path, s.records, &s.unfinished); !status.ok()) return status;
   if (!files.baseline.empty()) {
     if (Status status = read_records(files.baseline, s.baseline, &s.unfinished); !status.ok()) return status;
-    if (s.baseline.empty()) return Status::no(files.baseline, ": it holds no record, so nothing compares with it");
+    if (s.baseline.empty()) return Status::no(files.baseline, ": the baseline holds no records");
     s.baseline_name = std::filesystem::path(files.baseline).filename();
   }
   if (!files.tuned.empty()) {
@@ -111,23 +111,22 @@ Status read_sources(const SourceFiles& files, Sources& out) {
 }
 
 void add_sources(const Command& sub, SourceFiles& files) {
-  sub.add_option("records", files.records, "Files that attune bench wrote, one record a line")
+  sub.add_option("records", files.records, "Read records from these files of attune bench")
       .required()
       .type_name("FILE");
-  sub.add_option("--baseline", files.baseline, "Records of an earlier run: what became faster or slower")
-      .type_name("FILE");
-  sub.add_option("--tuned", files.tuned, "A tuned file: its thresholds are lines in the heat maps").type_name("FILE");
-  sub.add_option("--prices", files.prices, "A price file: what the rows cost").type_name("FILE");
+  sub.add_option("--baseline", files.baseline, "Compare with the records of an earlier run").type_name("FILE");
+  sub.add_option("--tuned", files.tuned, "Draw the thresholds of this tuned file in the heat maps").type_name("FILE");
+  sub.add_option("--prices", files.prices, "Price the rows with this price file").type_name("FILE");
 }
 
 void add_report(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "report", "From records to a page with plots, Markdown and CSV");
+  const Command sub = add_command(app, "report", "Turn records into a page with plots, Markdown and CSV");
   const auto asked = std::make_shared<Asked>();
   add_sources(sub, asked->from);
   sub.add_option("--out", asked->html, "Write one self-contained HTML page").type_name("FILE");
-  sub.add_option("--markdown", asked->markdown, "Write Markdown; where no file is named it goes to stdout")
+  sub.add_option("--markdown", asked->markdown, "Write Markdown; without any output file it goes to stdout")
       .type_name("FILE");
-  sub.add_option("--csv", asked->csv, "Write a line of CSV for each record").type_name("FILE");
+  sub.add_option("--csv", asked->csv, "Write one line of CSV per record").type_name("FILE");
   sub.footer(
       "Examples:\n"
       "  attune report records.jsonl\n"

@@ -1,4 +1,4 @@
-// `attune scaling`: from records to exponents: how time and memory grow with the length, with intervals.
+// `attune scaling`: fits exponents to records: how time and memory grow with the length, with intervals.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void run(const std::vector<std::string>& files, Context& context) {
   const Measurements rows = rows_of(records);
   const std::vector<Growth> all = growth_of(rows);
   if (all.empty())
-    return fail(context, kFailed, "attune scaling: no subject was measured at three lengths or more of one problem");
+    return fail(context, kFailed, "attune scaling: no subject was measured at three or more lengths of one problem");
   if (context.json) {
     Json j = Json::array();
     for (const Growth& g : all)
@@ -44,7 +44,7 @@ void run(const std::vector<std::string>& files, Context& context) {
   size_t family = 8, series = 7;
   for (const Growth& g : all) family = std::max(family, g.family.size()), series = std::max(series, g.series.size());
   fmt::print("{:<{}}  {:<{}}  {:>7}  {:<18}  {:<18}  {}\n", "problems", family, "subject", series, "lengths", "time",
-             "time a token", "memory");
+             "time per token", "memory");
   for (const Growth& g : all)
     fmt::print("{:<{}}  {:<{}}  {:>7}  {:<18}  {:<18}  {}\n", g.family, family, g.series, series, g.time.points,
                text(g.time), text(g.time_a_token), text(g.memory));
@@ -54,9 +54,9 @@ void run(const std::vector<std::string>& files, Context& context) {
 }  // namespace
 
 void add_scaling(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "scaling", "How time and memory grow with the length: fitted exponents");
+  const Command sub = add_command(app, "scaling", "Fit how time and memory grow with the length");
   const auto files = std::make_shared<std::vector<std::string>>();
-  sub.add_option("records", *files, "Files that attune bench wrote, one record a line").required().type_name("FILE");
+  sub.add_option("records", *files, "Read records from these files of attune bench").required().type_name("FILE");
   sub.footer(
       "Examples:\n"
       "  attune bench --len 512-16384*2 --out run.jsonl && attune scaling run.jsonl\n"

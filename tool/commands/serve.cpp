@@ -1,5 +1,5 @@
-// `attune serve`: the page of `attune report` over files that still grow, for watching a run here or one that is synced
-// here. On loopback unless told otherwise, since a page of records says what machine this is.
+// `attune serve`: serves the page of `attune report` over growing files, to watch a run on this machine or one synced
+// to it. It listens on loopback by default, because a page of records describes this machine.
 #include <fmt/format.h>
 
 #include <sys/stat.h>
@@ -30,7 +30,7 @@ struct Asked {
 
 std::atomic<bool> stop{false};
 
-// What is read anew only where a file has changed.
+// The pages, rebuilt only if a file has changed.
 class Pages {
  public:
   explicit Pages(SourceFiles files) : files_(std::move(files)) {}
@@ -39,20 +39,20 @@ class Pages {
     const std::string now = revision_of_files();
     if (now == revision_) return status_;
     revision_ = now;
-    SourceFiles there = files_;  // a run that has not written yet has no file; one that was there is missed
+    SourceFiles there = files_;  // a file that never existed is awaited; one that disappeared is an error
     std::erase_if(there.records, [&](const std::string& path) {
-      std::error_code error;  // where nobody may look is not where nothing is
+      std::error_code error;  // an unreadable folder does not mean that the file is missing
       if (std::filesystem::exists(path, error) || error) seen_.insert(path);
       return !seen_.contains(path);
     });
     try {
       Sources next;
       status_ = read_sources(there, next);
-      if (!status_.ok()) return status_;  // what was read before stays
+      if (!status_.ok()) return status_;  // keeps the previous page
       std::string page = to_html(make_report(next), revision_);
       sources_ = std::move(next), page_ = std::move(page);
     } catch (const std::bad_alloc&) {
-      status_ = Status::no("this machine has not enough memory for that");
+      status_ = Status::no("not enough memory on this machine");
     }
     return status_;
   }
@@ -68,7 +68,7 @@ class Pages {
     if (request.path == "/report.md")
       return {.type = "text/markdown; charset=utf-8", .body = to_markdown(make_report(sources_))};
     if (request.path == "/rows.csv") return {.type = "text/csv; charset=utf-8", .body = to_csv(sources_.records)};
-    return {.code = 404, .body = "there is /, /report.md, /rows.csv and /revision\n"};
+    return {.code = 404, .body = "not found; the pages are /, /report.md, /rows.csv and /revision\n"};
   }
 
  private:
@@ -89,7 +89,7 @@ class Pages {
   Sources sources_{};
   Status status_{};
   std::string revision_{}, page_{};
-  std::set<std::string> seen_{};  // files of records that were there once
+  std::set<std::string> seen_{};  // record files that have existed at some time
 };
 
 void run(const Asked& asked, Context& context) {
@@ -98,7 +98,7 @@ void run(const Asked& asked, Context& context) {
     const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
     if (std::filesystem::is_directory(path, error) || !std::filesystem::is_directory(folder, error))
       return fail(context, kFailed,
-                  join("attune serve: '", path, "' is not a file, nor in a folder where one can come"));
+                  join("attune serve: '", path, "' is not a file in an existing folder"));
   }
   Pages pages(asked.from);
   if (const Status s = pages.refresh(); !s.ok()) return fail(context, kFailed, join("attune serve: ", s.message));
@@ -113,14 +113,14 @@ void run(const Asked& asked, Context& context) {
     fmt::print("{}  until Ctrl-C\n", server.url());
     for (const std::string& path : asked.from.records)
       if (std::error_code error; !std::filesystem::exists(path, error))
-        fmt::print("{} is not here yet: it is waited for\n", path);
-    if (!server.loopback()) fmt::print("everyone who reaches {} can read it\n", asked.address);
+        fmt::print("{} does not exist yet; waiting for it\n", path);
+    if (!server.loopback()) fmt::print("warning: everyone who can reach {} can read the page\n", asked.address);
   }
   std::fflush(stdout);
   server.run(
       [&](const HttpRequest& request) -> HttpResponse {
         if (!server.answers_to(request.host))
-          return {.code = 403, .body = "this is served to this machine alone, under its own name\n"};
+          return {.code = 403, .body = "forbidden; use a loopback name or the address of the server\n"};
         return pages.answer(request);
       },
       stop);
@@ -129,18 +129,22 @@ void run(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_serve(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "serve", "The report as a live page over files of records that still grow");
+  const Command sub = add_command(app, "serve", "Serve the report as a live page over growing files of records");
   const auto asked = std::make_shared<Asked>();
   add_sources(sub, asked->from);
-  sub.add_option("--port", asked->port, "0 takes a free one").type_name("N").between(0, 65535).show_default();
-  sub.add_option("--bind", asked->address, "A numeric address; others than loopback let other machines read it")
+  sub.add_option("--port", asked->port, "Listen on this port; 0 takes a free one")
+      .type_name("N")
+      .between(0, 65535)
+      .show_default();
+  sub.add_option("--bind", asked->address,
+                 "Listen on this numeric address; any but loopback lets other machines read the page")
       .type_name("ADDRESS")
       .show_default();
   sub.footer(
       "Examples:\n"
       "  attune bench --suite nsa --out run.jsonl & attune serve run.jsonl\n"
       "  attune serve today.jsonl --baseline monday.jsonl --port 0\n\n"
-      "A file that is not here yet is waited for. Ctrl-C ends it.");
+      "It waits for a file that does not exist yet. Ctrl-C ends it.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

@@ -1,4 +1,4 @@
-// `attune store` and `attune history`: records of all times, and what became of a row.
+// `attune store` and `attune history`: keep records in a database, and show how the time of a row changed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,11 +27,11 @@ std::string path_of(const Asked& asked) { return asked.db.empty() ? default_stor
 void store(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune store: ", s.message)); };
   if (asked.files.empty() && !asked.baseline.empty())
-    return no(kUsage, Status::no("--baseline is for the records of files, and no file is given"));
+    return no(kUsage, Status::no("--baseline: given without a file; give the files of its records"));
   std::vector<Record> records;
   if (const Status s = read_files("attune store", asked.files, records); !s.ok()) return no(kFailed, s);
   if (records.empty() && !asked.files.empty())
-    return no(kFailed, Status::no("the files hold no record; attune bench --json writes them"));
+    return no(kFailed, Status::no("the files hold no records; attune bench --json writes them"));
   Store db;
   if (const Status s = db.open(path_of(asked), !asked.files.empty()); !s.ok()) return no(kMachine, s);
   size_t added = 0;
@@ -50,7 +50,7 @@ void store(const Asked& asked, Context& context) {
                            .dump(2));
     return;
   }
-  if (!asked.files.empty()) fmt::print("{} added, {} were there\n", added, records.size() - added);
+  if (!asked.files.empty()) fmt::print("{} added, {} already stored\n", added, records.size() - added);
   fmt::print("{}: {} record{} of {} run{}", path_of(asked), size.records,
              size.records == 1 ? "" : "s", size.runs, size.runs == 1 ? "" : "s");
   if (size.records) fmt::print(", {} to {}", size.first, size.last);
@@ -58,7 +58,7 @@ void store(const Asked& asked, Context& context) {
   for (const Store::Named& n : names) fmt::print("baseline {}: {} records\n", n.name, n.records);
 }
 
-// Eight heights, the slowest the highest.
+// One bar of eight heights per record; the slowest is the highest.
 std::string sparkline(const std::vector<const Record*>& series) {
   static const char* const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   double low = INFINITY, high = 0;
@@ -98,7 +98,7 @@ Json as_json(const std::vector<const Record*>& series) {
           {"distribution", first.distribution}, {"points", points}};
 }
 
-// All that sets one apart from another: trend_key().
+// Everything that distinguishes series, as in trend_key().
 std::string heading(const Record& r) {
   const std::string& card = r.provenance.gpu_uuid;
   return join(line_text(r), " | ", r.subject, " | ", device_of(r), card.empty() ? "" : ", ", card, " | ",
@@ -124,7 +124,7 @@ void print(const std::vector<const Record*>& series) {
   }
 }
 
-// What a line that bench takes is called in records: with the bound of its pattern.
+// A line of bench as it appears in records: with the bound of its pattern.
 struct Line {
   std::string problem{}, pattern{};
   bool is(const Record& r) const {
@@ -156,7 +156,7 @@ void history(const Asked& asked, Context& context) {
   for (const std::string& sentence : db.left_out()) fmt::print(stderr, "attune history: {}\n", sentence);
   std::erase_if(records, [&](const Record& r) { return !line.is(r); });
   if (records.empty() && !is_line.ok()) return no(kUsage, is_line);
-  if (records.empty()) return no(kFailed, Status::no("no record is of that"));
+  if (records.empty()) return no(kFailed, Status::no("no stored record matches"));
   if (asked.records) {
     for (const Record& r : records) fmt::print("{}\n", to_json(r));
     return;
@@ -170,7 +170,7 @@ void history(const Asked& asked, Context& context) {
     series[key].push_back(&r);
   }
   if (order.empty())
-    return no(kFailed, Status::no("none of ", records.size(), " records has a time; --records has them"));
+    return no(kFailed, Status::no("none of ", records.size(), " matching records has a time; --records prints them"));
   Json document = Json::array();
   for (const std::string& key : order) {
     if (context.json) document.push_back(as_json(series[key]));
@@ -182,16 +182,17 @@ void history(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_store(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "store", "Keep records: for history, trends and baselines");
+  const Command sub = add_command(app, "store", "Keep records for history, trends and baselines");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("files", asked->files, "Files of records to add; without any, what is there").type_name("FILE.jsonl");
+  sub.add_option("files", asked->files, "Add the records of these files; without any, list the store")
+      .type_name("FILE.jsonl");
   sub.add_option("--db", asked->db,
-                 "The store; ATTUNE_STORE or attune/records.db in the user's data folder unless given")
+                 "Use this store; default ATTUNE_STORE, else attune/records.db in the user's data folder")
       .type_name("FILE");
-  sub.add_option("--baseline", asked->baseline, "These records are the baseline of this name from now on")
+  sub.add_option("--baseline", asked->baseline, "Make these records, and no others, the baseline of this name")
       .type_name("NAME");
   sub.footer(
-      "A record that is there already is kept once.\n\n"
+      "A record that is already stored is kept once.\n\n"
       "Examples:\n"
       "  attune store records.jsonl\n"
       "  attune store main.jsonl --baseline main\n"
@@ -200,15 +201,15 @@ void add_store(CLI::App& app, Context& context) {
 }
 
 void add_history(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "history", "What became of a row: every time it was stored, and each step");
+  const Command sub = add_command(app, "history", "Show every stored time of a row, and each step between them");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("problem", asked->problem, "Only this problem line").type_name("LINE");
-  sub.add_option("--subject", asked->subject, "Only this backend or peer").type_name("NAME");
-  sub.add_option("--baseline", asked->baseline, "Only the records of this baseline").type_name("NAME");
-  sub.add_flag("--records", asked->records, "The records themselves, one a line, as bench writes them");
-  sub.add_option("--db", asked->db, "The store; as for attune store unless given").type_name("FILE");
+  sub.add_option("problem", asked->problem, "Show only this problem line").type_name("LINE");
+  sub.add_option("--subject", asked->subject, "Show only this backend or peer").type_name("NAME");
+  sub.add_option("--baseline", asked->baseline, "Show only the records of this baseline").type_name("NAME");
+  sub.add_flag("--records", asked->records, "Print the records themselves, one per line, as bench writes them");
+  sub.add_option("--db", asked->db, "Use this store; default as for attune store").type_name("FILE");
   sub.footer(
-      "A ratio is the time before by the time after, so above 1 is faster.\n\n"
+      "A ratio is the time before divided by the time after, so above 1 is faster.\n\n"
       "Examples:\n"
       "  attune history \"forward bf16 b1 h8 q1024 k1024 d64 causal\"\n"
       "  attune history --subject cpu_forward --json\n"

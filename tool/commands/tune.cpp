@@ -1,5 +1,5 @@
-// `attune tune`: from records to the rules that the planner follows. It measures nothing but with --watch: the same
-// records and the same file before give the same file, anywhere.
+// `attune tune`: turns records into the rules that the planner follows. It measures nothing, except with --watch: the
+// same records and the same previous file give the same file anywhere.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ struct Asked {
   TuneSettings settings() const { return {margin_percent / 100, hysteresis_percent / 100}; }
 };
 
-// Where the file of a device goes: where it is asked to, else where ATTUNE_TUNED says, else to the user's
-// configuration. The planner may look elsewhere before: Done::is_read.
+// Path of a device's file: --out or --project, else ATTUNE_TUNED, else the user's configuration. The planner may find
+// another file first: see Done::is_read.
 Status target(const Asked& asked, const std::string& device, size_t devices, std::string& out) {
   const std::string file = file_word(Device{.name = device}) + ".tsv";
   const char* const variable = std::getenv("ATTUNE_TUNED");
@@ -43,28 +43,29 @@ Status target(const Asked& asked, const std::string& device, size_t devices, std
     std::error_code error;
     const bool is_file = named.ends_with(".tsv") || fs::is_regular_file(named, error);
     if (is_file && devices > 1)
-      return Status::no(named, " is one file, and the records are of ", devices, " devices: name a folder");
+      return Status::no(named, " is one file, but the records come from ", devices, " devices; give a folder");
     out = is_file ? named : named + "/" + file;
     return Status::good();
   }
   const std::string folder = asked.project ? kProjectTunedFolder : user_tuned_folder();
-  if (folder.empty()) return Status::no("neither XDG_CONFIG_HOME nor HOME is set; --out names a file or a folder");
+  if (folder.empty())
+    return Status::no("neither XDG_CONFIG_HOME nor HOME is set; give a file or a folder with --out");
   out = folder + "/" + file;
   return Status::good();
 }
 
 struct Done {
   std::string device{}, path{};
-  std::string planner_reads{};  // from this folder; "": no file
-  bool changed = false, is_read = true;  // is_read: that file is the one at `path`, or there is none at `path`
+  std::string planner_reads{};  // the file that the planner finds from this folder; "": none
+  bool changed = false, is_read = true;  // is_read: the planner reads `path`, or `path` does not exist
   TunedFile file{};
-  std::vector<CheckedChoice> checked{}, own{};  // other rows; those that the rules were made from
+  std::vector<CheckedChoice> checked{}, own{};  // rows of --check; rows that the rules were made from
   int right() const {
     return int(std::count_if(checked.begin(), checked.end(), [](const CheckedChoice& c) { return c.right(); }));
   }
 };
 
-// `code`: of what goes wrong.
+// Tunes one device. `code` is the exit code of a failure.
 Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t devices, Done& done, Exit& code) {
   done.device = curves.device;
   if (Status s = target(asked, curves.device, devices, done.path); !s.ok()) return s;
@@ -75,14 +76,14 @@ Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t device
     if (Status s = from_text(old_text, done.path, before); !s.ok())
       return Status::no(s.message, "; --fresh replaces the file");
     if (before.device != curves.device)
-      return Status::no(done.path, ": was measured on '", before.device, "', and the records are of '", curves.device,
+      return Status::no(done.path, ": measured on '", before.device, "', but the records come from '", curves.device,
                         "'");
   }
   done.file = tune(curves, before.rules(), asked.settings());
   keep(before, done.file);
   const std::string text = to_text(done.file);
   done.changed = text != old_text;
-  Tuned again;  // what is written must be what the planner reads
+  Tuned again;  // the planner must be able to read what is written
   if (Status s = read_tuned(text, done.path, again); !s.ok()) return s;
   if (!asked.dry_run && done.changed)
     if (Status s = replace_file(done.path, text); !s.ok()) return code = kMachine, s;
@@ -125,16 +126,16 @@ void print(const std::vector<Done>& all, const Gathered& gathered, const Asked& 
     for (const TunedKey& k : d.file.keys) fmt::print("  {}: {}\n", name(k.key), k.sentence);
     fmt::print("  {} {}\n", !d.changed ? "nothing changes in" : wrote, d.path);
     if (!d.is_read)
-      fmt::print("  here the planner reads {}\n", d.planner_reads.empty()
-                                                      ? "no file for this device; ATTUNE_TUNED names one"
-                                                      : d.planner_reads + ", not that file");
-    // A backend whose interval is wide at one length alone may be used at none, and what is chosen then is slower.
+      fmt::print("  warning: here the planner reads {}\n", d.planner_reads.empty()
+                                                               ? "no file for this device; set ATTUNE_TUNED"
+                                                               : d.planner_reads + ", not that file");
+    // One wide interval can keep a backend from being used at any length; the choice is then slower.
     const auto slow = std::count_if(d.own.begin(), d.own.end(), [&](const CheckedChoice& c) {
       return c.by_rule && c.slower > asked.settings().margin;
     });
     if (slow)
-      fmt::print("  at {} of the {} rows that it was made from the choice is more than {:g} % slower than the fastest: "
-                 "their intervals are wide, measure longer\n", slow, d.own.size(), asked.margin_percent);
+      fmt::print("  warning: at {} of the {} rows behind the rules the choice is more than {:g} % slower than the "
+                 "fastest: their intervals are wide, measure longer\n", slow, d.own.size(), asked.margin_percent);
     if (!d.checked.empty())
       fmt::print("  checked at {} other rows: the choice is the fastest or within the A/A spread at {} ({:.1f} %)\n",
                  d.checked.size(), d.right(), 100.0 * d.right() / double(d.checked.size()));
@@ -158,7 +159,7 @@ void tune_once(const Asked& asked, Context& context) {
     std::string why;
     for (const auto& [reason, n] : gathered.left_out)
       why += join(why.empty() ? ": " : "; ", n, n == 1 ? " record: " : " records: ", reason);
-    return no(kFailed, Status::no("no record can be tuned on", why));
+    return no(kFailed, Status::no("no record can be used", why));
   }
   std::vector<Done> all;
   for (const DeviceCurves& d : gathered.devices) {
@@ -173,7 +174,8 @@ void tune_once(const Asked& asked, Context& context) {
     windows.by_window = true;
     const Gathered by_window = gather(records, windows);
     if (by_window.devices.size() != 1)
-      return no(kFailed, Status::no("--yaml: the records are of ", by_window.devices.size(), " devices, not of one"));
+      return no(kFailed, Status::no("--yaml: the records come from ", by_window.devices.size(),
+                                    " devices; it needs records of one"));
     const std::string text = to_yaml(tune(by_window.devices[0], {}, asked.settings()), asked.settings());
     if (!asked.dry_run)
       if (const Status s = replace_file(asked.yaml, text); !s.ok()) return no(kMachine, s);
@@ -193,18 +195,19 @@ void tune_once(const Asked& asked, Context& context) {
 void run(Asked& asked, Context& context) {
   for (size_t n = 0; n < asked.gathering.buckets.size(); ++n)
     if (asked.gathering.buckets[n] < 1 || (n && asked.gathering.buckets[n] <= asked.gathering.buckets[n - 1]))
-      return fail(context, kUsage, "attune tune: --buckets are numbers from 1 on, each above the one before: 1,17,65");
+      return fail(context, kUsage, "attune tune: --buckets: must be increasing numbers of at least 1: 1,17,65");
   if (const std::string& name = asked.gathering.against; !name.empty()) {
     const Backend* const baseline = find_backend(name);
     if (!baseline)
       return fail(context, kUsage, join("attune tune: --against: '", name, "' is not one of ", backend_names()));
     if (baseline->only_by_name)
       return fail(context, kUsage,
-                  join("attune tune: --against: ", name, " is for checking, and no record of it counts"));
+                  join("attune tune: --against: ", name, " runs only by name, so its records do not count"));
   }
   if (asked.watch.empty()) return tune_once(asked, context);
   if (asked.files.size() != 1)
-    return fail(context, kUsage, "attune tune: --watch takes one file of records, to which it appends");
+    return fail(context, kUsage,
+                join("attune tune: --watch: ", asked.files.size(), " files given; give one, to which it appends"));
   const Status s = watch({.log = asked.watch, .records = asked.files[0], .once = asked.once},
                          [&] { tune_once(asked, context); });
   if (!s.ok()) fail(context, kMachine, join("attune tune: ", s.message));
@@ -213,53 +216,55 @@ void run(Asked& asked, Context& context) {
 }  // namespace
 
 void add_tune(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "tune", "From records to the rules that choose backends on this device");
+  const Command sub = add_command(app, "tune", "Turn records into the rules that choose backends on a device");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("records", asked->files, "Files that attune bench --backend all wrote").required().type_name("FILE");
+  sub.add_option("records", asked->files, "Read records from these files of attune bench --backend all")
+      .required()
+      .type_name("FILE");
   sub.add_option("--margin", asked->margin_percent,
-                 "By how many percent the lower bound of a speed-up over the baseline must be above 1")
+                 "Require the lower bound of a speed-up over the baseline to be this many percent above 1")
       .type_name("PERCENT")
       .between(0.0, 1000.0)
       .show_default();
   sub.add_option("--hysteresis", asked->hysteresis_percent,
-                 "How many percent less a backend needs where the file so far chooses it")
+                 "Require this many percent less of the backend that the existing file chooses")
       .type_name("PERCENT")
       .between(0.0, 1000.0)
       .show_default();
-  sub.add_option("--buckets", asked->gathering.buckets, "Where ranges of batch times heads begin: 1,17,65,257")
+  sub.add_option("--buckets", asked->gathering.buckets, "Begin ranges of batch x heads at these numbers: 1,17,65,257")
       .delimiter(',')
       .one_word()
       .type_name("LIST");
   sub.add_option("--against", asked->gathering.against,
-                 "The baseline, and no rule where it was not measured; unless given the standard one where it was, "
-                 "else the first in the order of the backends")
+                 "Use this baseline, and make no rule where it was not measured; default the standard backend where it "
+                 "was measured, else the first backend of the list")
       .type_name("NAME");
   sub.add_option("--timing", asked->gathering.timing,
-                 "Rows that count: cold, warm or graph; unless given, cold of a GPU and warm of a CPU")
+                 "Use only rows of this timing: cold, warm or graph; default cold on a GPU and warm on a CPU")
       .one_of({"cold", "warm", "graph"});
   sub.add_option("--out", asked->out,
-                 "A .tsv file, or a folder; ATTUNE_TUNED or the user's configuration unless given")
+                 "Write this .tsv file, or into this folder; default ATTUNE_TUNED or the user's configuration")
       .type_name("PATH");
   sub.add_flag("--project", asked->project, "Write .attune/<device>.tsv of this folder").excludes("--out");
-  sub.add_flag("--fresh", asked->fresh, "Forget what the file has: no hysteresis, and no rule is kept");
-  sub.add_flag("--dry-run", asked->dry_run, "Only say what would be written");
+  sub.add_flag("--fresh", asked->fresh, "Ignore the existing file: no hysteresis, no kept rules");
+  sub.add_flag("--dry-run", asked->dry_run, "Only print what would be written");
   const Argument check =
-      sub.add_option("--check", asked->check, "Then ask the rules about these records, which they were not made from")
+      sub.add_option("--check", asked->check, "Then check the rules on these records, from which they were not made")
           .type_name("FILE");
-  sub.add_option("--bar", asked->bar_percent, "Of the rows of --check, how many percent must be right")
+  sub.add_option("--bar", asked->bar_percent, "With --check: require this many percent of its rows to be right")
       .type_name("PERCENT")
       .between(0.0, 100.0)
       .needs(check)
       .show_default();
   sub.add_option("--yaml", asked->yaml,
-                 "Also write fa2_min_len_win and fa2_min_len_cmp, for systems that have such keys")
+                 "Also write fa2_min_len_win and fa2_min_len_cmp, for systems with such keys")
       .type_name("FILE");
   const Argument watch =
       sub.add_option("--watch", asked->watch,
                      "Measure every new problem in this log of a process with ATTUNE_LOG=1, append to the records, "
                      "tune")
           .type_name("LOG");
-  sub.add_flag("--once", asked->once, "With --watch: end where the log ends").needs(watch);
+  sub.add_flag("--once", asked->once, "With --watch: stop at the end of the log").needs(watch);
   sub.footer(
       "Examples:\n"
       "  attune bench --backend all --len 256-8192*2 --mask full,causal --out records.jsonl\n"
@@ -267,9 +272,9 @@ void add_tune(CLI::App& app, Context& context) {
       "  attune tune records.jsonl --project --margin 10 --check other.jsonl\n"
       "  ATTUNE_LOG=1 ./my_program 2> calls.log & attune tune live.jsonl --watch calls.log\n\n"
       "A backend is used from the smallest length at which the lower bound of its speed-up is at least 1 + margin,\n"
-      "there and at every longer length, if two lengths or more say so; else never. Of those that may be used the "
-      "fastest is.\n"
-      "Exit code 1 where nothing can be tuned on, the file that is there cannot be read, or --check is below the bar.");
+      "there and at every longer length, if at least two lengths agree; else never. The fastest of these backends is "
+      "used.\n"
+      "Exit code 1 if no record can be used, the existing file cannot be read, or --check is below the bar.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

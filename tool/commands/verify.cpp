@@ -1,5 +1,5 @@
-// `attune verify`: whether a file of records can be believed. Nothing is measured: what is there is held against
-// itself.
+// `attune verify`: tells whether a file of records is trustworthy. Nothing is measured: the records are checked for
+// consistency.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,14 +35,14 @@ void run(const Asked& asked, Context& context) {
                           {"findings", all}});
     } else {
       for (const Finding& f : found)
-        fmt::print("{}:{}: {}{}: {}\n", path, f.line, f.wrong ? "" : "caution: ", f.name, f.sentence);
-      fmt::print("{}: {} record{}, {} wrong, {} to be careful with\n", path, lines.size(),
-                 lines.size() == 1 ? "" : "s", wrong, cautions);
+        fmt::print("{}:{}: {}{}: {}\n", path, f.line, f.wrong ? "" : "warning: ", f.name, f.sentence);
+      fmt::print("{}: {} record{}, {} wrong, {} warning{}\n", path, lines.size(), lines.size() == 1 ? "" : "s", wrong,
+                 cautions, cautions == 1 ? "" : "s");
     }
     if (wrong || (asked.strict && cautions))
-      fail(context, kFailed, join("attune verify: '", path, "' is not to be believed: ", wrong, " wrong",
-                                  asked.strict ? join(", ", cautions, " to be careful with") : ""));
-    else if (lines.empty()) fail(context, kFailed, join("attune verify: '", path, "' has no records"));
+      fail(context, kFailed, join("attune verify: '", path, "' is not trustworthy: ", wrong, " wrong",
+                                  asked.strict ? join(", ", cautions, cautions == 1 ? " warning" : " warnings") : ""));
+    else if (lines.empty()) fail(context, kFailed, join("attune verify: '", path, "' holds no records"));
   }
   if (context.json) fmt::print("{}\n", document.dump(2));
 }
@@ -50,19 +50,19 @@ void run(const Asked& asked, Context& context) {
 }  // namespace
 
 void add_verify(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "verify", "Whether records can be believed: everything derived, derived again");
+  const Command sub = add_command(app, "verify", "Check files of records: recompute everything that is derived");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("files", asked->files, "Files of records").required().type_name("FILE.jsonl");
-  sub.add_flag("--strict", asked->strict, "What calls for care is wrong too");
+  sub.add_option("files", asked->files, "Check these files of records").required().type_name("FILE.jsonl");
+  sub.add_flag("--strict", asked->strict, "Treat warnings as errors");
   std::string names, line;
   for (const std::string& name : finding_names()) {
     if (line.size() > 90) names += line + ",\n", line.clear();
     line += (line.empty() ? "  " : ", ") + name;
   }
-  sub.footer(join("Summaries, rates, ratios and verdicts are computed again from the samples, operations from the "
-                  "problem line, and\nheld against the measured ceilings. Findings have names:\n", names, line,
+  sub.footer(join("Summaries, rates, ratios and verdicts are recomputed from the samples, operations from the "
+                  "problem line, and\nall are compared with the measured ceilings. Findings have names:\n", names, line,
                   "\n\nExamples:\n  attune verify records.jsonl\n  attune verify --strict monday.jsonl tuesday.jsonl "
-                  "--json\n\nExit code 1 where anything is wrong, with --strict also where something calls for care."));
+                  "--json\n\nExit code 1 if anything is wrong, with --strict also if there is a warning."));
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

@@ -1,5 +1,5 @@
-// `attune why`: the rows behind a choice. The tuned file holds them beside its rules, so nothing else is needed, and a
-// rule that somebody wrote by hand is seen to have none.
+// `attune why`: shows the measured rows behind the choice of a backend. The tuned file holds them beside its rules, so
+// no other file is needed; a rule written by hand has no rows.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -83,24 +83,25 @@ void run(const Asked& asked, Context& context) {
   }
   fmt::print("{}\n  {} on {}: {}\n", name(problem), plan.backend->name, device.name, plan.why);
   if (rule && rule->backend != plan.backend->name)
-    fmt::print("  the rule at {} says {}, which does not take it:{}\n", rule->source, rule->backend, plan.refused);
-  if (path.empty()) fmt::print("  there is no tuned file for this device; attune tune writes one\n");
+    fmt::print("  the rule at {} names {}, which refuses it:{}\n", rule->source, rule->backend, plan.refused);
+  if (path.empty()) fmt::print("  no tuned file for this device; attune tune writes one\n");
   else if (!key) fmt::print("  {} has no rule for this kind of problem\n", path);
   else if (key->rows.empty())
-    fmt::print("  {} has no rows beside this rule: it was not written by attune tune\n", path);
+    fmt::print("  {} has no rows for this rule: it was not written by attune tune\n", path);
   if (!key || key->rows.empty()) return;
   fmt::print("  {}: {}\n", name(key->key), key->sentence);
-  if (!rule) fmt::print("  shorter than what was measured: no rule holds\n");
+  if (!rule) fmt::print("  shorter than all measured lengths: no rule applies\n");
   print_rows(key->rows);
 }
 
 }  // namespace
 
 void add_why(CLI::App& app, Context& context) {
-  const Command sub = add_command(app, "why", "The measured rows behind the choice of a backend");
+  const Command sub = add_command(app, "why", "Show the measured rows behind the choice of a backend");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("problem", asked->line, "The problem line").required().type_name("LINE");
-  sub.add_option("--device", asked->device, "cpu, cuda:0, or a GPU by name that need not be here: h200")
+  sub.add_option("problem", asked->line, "Explain the choice for this problem line").required().type_name("LINE");
+  sub.add_option("--device", asked->device,
+                 "Plan for cpu, cuda:0, or a GPU by name that need not be in this machine: h200")
       .type_name("NAME")
       .show_default();
   sub.footer(

@@ -20,7 +20,7 @@ std::string user() { return user_tuned_folder().empty() ? "" : user_tuned_folder
 Status is_baseline_name(const std::string& name) {
   constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   if (!name.empty() && name[0] != '.' && name.find_first_not_of(kLetters) == name.npos) return Status::good();
-  return Status::no("a baseline's name is of letters, digits, '.', '_' and '-' without a first '.': not '", name, "'");
+  return Status::no("baseline '", name, "': a name has letters, digits, '.', '_' and '-', and does not begin with '.'");
 }
 
 Status read_baseline(const std::string& name, std::vector<Record>& out, std::string& where) {
@@ -29,18 +29,18 @@ Status read_baseline(const std::string& name, std::vector<Record>& out, std::str
   for (const std::string& folder : {project(), user()}) {
     if (folder.empty()) continue;
     where = folder + "/" + name + ".jsonl";
-    std::error_code error;  // of a folder that may not be looked into: then reading says so
+    std::error_code error;  // set for a folder without permission: reading then reports it
     if (fs::exists(where, error) || error) return read_records(where, out);
     tried += (tried.empty() ? "" : " nor ") + where;
   }
   where = default_store();
-  Status s = Status::no("nothing says where a store is");
+  Status s = Status::no("no path: ATTUNE_STORE, XDG_DATA_HOME and HOME are not set");
   Store store;
   if (!where.empty()) s = store.open(where, false);
   if (s.ok()) s = store.baseline(name, out);
   for (const std::string& sentence : store.left_out()) std::fputs((sentence + "\n").c_str(), stderr);
   if (s.ok()) return s;
-  return Status::no("there is no baseline '", name, "': neither ", tried, ", nor in the store (", s.message,
+  return Status::no("baseline '", name, "' not found: neither ", tried, ", nor in the store (", s.message,
                     "); --save stores one");
 }
 
@@ -48,7 +48,8 @@ Status save_baseline(const std::string& name, const std::string& text, std::stri
   if (Status s = is_baseline_name(name); !s.ok()) return s;
   std::error_code error;
   const std::string folder = fs::is_directory(kProjectTunedFolder, error) ? project() : user();
-  if (folder.empty()) return Status::no("neither XDG_CONFIG_HOME nor HOME is set, and there is no .attune here");
+  if (folder.empty())
+    return Status::no("neither XDG_CONFIG_HOME nor HOME is set, and this folder has no .attune");
   path = folder + "/" + name + ".jsonl";
   return replace_file(path, text);
 }

@@ -1,15 +1,14 @@
-// Baselines by name: files of records in .attune/baselines of the current folder where there is an .attune, else in the
-// user's configuration; what `attune store` named is found too. A name that nobody stored is a failure, never the first
-// run.
+// Named baselines: files of records in .attune/baselines of the current folder if it has an .attune, else in the user's
+// configuration. Baselines of `attune store` are found too. An unknown name is an error, never a first run.
 #pragma once
 #include "tool/record/record.h"
 
 namespace attune {
 
 Status is_baseline_name(const std::string& name);
-// `where`: the file or the store that it was found in.
+// `where` is the file or the store that holds it.
 Status read_baseline(const std::string& name, std::vector<Record>& out, std::string& where);
-// `text`: of the file of records, as it was read; a pipe cannot be read again.
+// `text` is the content of the records file as read, because a pipe cannot be read again.
 Status save_baseline(const std::string& name, const std::string& text, std::string& path);
 
 }  // namespace attune

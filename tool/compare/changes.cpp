@@ -17,12 +17,12 @@ bool is_broken(const Record& r) {
 
 bool is_checked(const Record& r) { return r.parity.verdict.starts_with("PASS"); }
 
-// `machines`: several in one set, and a row is of one of them.
+// `machines`: a set holds records of several machines, so a row names its machine.
 std::string setting_of(const Record& r, bool machines) {
   return machines ? join(setting_text(r), ", ", device_of(r)) : setting_text(r);
 }
 bool has_machines(const std::vector<Record>& records) {
-  // Of CPUs and of GPUs apart: a CPU beside a GPU is no second machine.
+  // CPU and GPU records are counted apart: a CPU beside a GPU is not a second machine.
   std::string first[2];
   for (const Record& r : records) {
     std::string& seen = first[r.threads > 0];
@@ -32,24 +32,24 @@ bool has_machines(const std::vector<Record>& records) {
   return false;
 }
 
-// What makes two records answers to one question.
+// Key of the records that are compared with each other.
 std::string question(const Record& r, bool machines) {
   return join(r.problem, "\n", r.pattern, "\n", r.subject, "\n", setting_of(r, machines));
 }
 
 struct Side {
-  std::vector<const Record*> runs{};  // that were measured
-  const Record* broken = nullptr;     // the last that went wrong
-  const Record* unchecked = nullptr;  // of `runs`, the last whose result nobody looked at
-  bool right = false;                 // a result of `runs` was
-  bool too_large = false;             // for the memory: a regression only where it was not before
+  std::vector<const Record*> runs{};  // measured records
+  const Record* broken = nullptr;     // last record that failed
+  const Record* unchecked = nullptr;  // last of `runs` whose result was not checked
+  bool right = false;                 // a result in `runs` was checked and correct
+  bool too_large = false;             // out of memory: a regression only if it fitted before
 
   std::vector<Samples> samples() const {
     std::vector<Samples> all;
     for (const Record* r : runs) all.emplace_back(r->samples_ns);
     return all;
   }
-  // Empty where a run has no clock for each of its samples.
+  // Empty if a run lacks a clock for any of its samples.
   std::vector<std::vector<double>> cycles() const {
     std::vector<std::vector<double>> all;
     for (const Record* r : runs) {
@@ -73,8 +73,8 @@ struct Side {
 
 std::vector<Samples> views(const std::vector<std::vector<double>>& all) { return {all.begin(), all.end()}; }
 
-// How often each number of pairs (one run of either side) stands the wrong way round where the sides do not differ, as
-// a share of all orders: the distribution of Mann and Whitney's U.
+// Distribution of Mann and Whitney's U: the share of all orders with each number of inverted pairs (one run of either
+// side), if the sides do not differ.
 std::vector<double> wrong_pairs(size_t m, size_t n) {
   std::vector<double> ways(m * n + 1, 0);
   ways[0] = 1;
@@ -89,7 +89,7 @@ std::vector<double> wrong_pairs(size_t m, size_t n) {
   return ways;
 }
 
-// What is unsure of a side because its runs have few samples: of the mean of the logarithms, squared.
+// Squared uncertainty of a side's mean of logarithms that comes from few samples within its runs.
 double within(const std::vector<Samples>& runs) {
   double sum = 0;
   for (const Samples& s : runs) {
@@ -112,10 +112,10 @@ ChangedRow row_of(const Record& first, bool machines, const Side& before, const 
   } else if (before.right && after.unchecked) {
     const std::string& why = after.unchecked->parity.message;
     row.change = Change::broken;
-    row.note = join("its result was right before, and was not checked now", why.empty() ? "" : ": ", why);
+    row.note = join("the result was correct before and is not checked now", why.empty() ? "" : ": ", why);
   } else if (after.runs.empty()) {
     row.change = after.too_large ? Change::broken : Change::missing;
-    row.note = after.too_large ? "does not fit the memory now" : "measured before and not now";
+    row.note = after.too_large ? "does not fit into memory now" : "measured before but not now";
   } else if (before.runs.empty()) {
     row.change = Change::added;
   } else {
@@ -179,7 +179,7 @@ Agreement agreement(const Changes& changes, double within, const CompareSettings
     const bool timed = r.change != Change::broken && r.ratio.interval.confidence > 0 && r.ratio.value > 0;
     const double apart = timed ? std::max(r.ratio.value, 1 / r.ratio.value) - 1 : INFINITY;
     if (timed) a.farthest = std::max(a.farthest, apart);
-    if (!(apart <= within + 1e-12)) a.apart.push_back({&r, apart});  // 102 is 2 % from 100
+    if (!(apart <= within + 1e-12)) a.apart.push_back({&r, apart});  // so that 102 is within 2 % of 100
   }
   std::stable_sort(a.apart.begin(), a.apart.end(), [](const auto& x, const auto& y) { return x.apart > y.apart; });
   return a;
@@ -195,7 +195,7 @@ Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Sample
   for (const Samples& b : before)
     for (const Samples& a : after) pairs.push_back(std::log(median(b) / median(a)));
   std::sort(pairs.begin(), pairs.end());
-  constexpr size_t kMostRuns = 30;  // of either side; beyond, the ways are more than a double counts exactly
+  constexpr size_t kMostRuns = 30;  // per side; beyond, a double cannot count the orders exactly
   const std::vector<double> wrong = wrong_pairs(std::min(before.size(), kMostRuns), std::min(after.size(), kMostRuns));
   size_t cut = 0;
   double outside = 2 * wrong[0];
@@ -212,8 +212,7 @@ Change judge(const Ratio& time, const Ratio& cycles, double margin, double aa_sp
   const Change by_time = seen(time), by_cycles = cycles.interval.confidence > 0 ? seen(cycles) : by_time;
   if (by_time == Change::unclear && by_cycles == by_time && time.interval.confidence > 0 &&
       aa_spread > std::max(margin, kMostSpread))
-    why = fmt::format("a thing timed against itself differs by {:.1f} % here: nothing smaller can be told",
-                      100 * aa_spread);
+    why = fmt::format("the A/A spread is {:.1f} %: no smaller difference can be told", 100 * aa_spread);
   if (by_time == by_cycles) return by_time;
   const double clock = 100 * (cycles.value > 0 ? time.value / cycles.value - 1 : 0);
   why = fmt::format("{} by time and {} by cycles: the clock was {:.1f} % {}", name(by_time), name(by_cycles),
@@ -254,8 +253,8 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
   }
   changes.caveats = different(before, after);
   if (single)
-    changes.caveats.push_back("one run a side: what differs from process to process is in no interval; five runs of "
-                              "each, in turn, put it there");
+    changes.caveats.push_back("one run per side: the intervals do not include differences between processes; alternate "
+                              "five runs of each to include them");
   return changes;
 }
 

@@ -1,6 +1,6 @@
-// What changed between two sets of records: a pure function of them. Rows that asked the same are compared; a set may
-// hold several runs of a row, and then their spread is in the interval. What is missing or broken is a regression, what
-// is unclear is neither.
+// What changed between two sets of records, as a pure function of them. Rows of the same problem, subject and setting
+// are compared. A set may hold several runs of a row; the interval then includes their spread. A missing or broken row
+// is a regression; an unclear row is neither a regression nor a gain.
 #pragma once
 #include <span>
 #include <string>
@@ -12,15 +12,15 @@ namespace attune {
 
 enum class Change {
   faster, slower, same, unclear,
-  broken,   // it failed, was refused or was wrong, whatever it was before; or it was right and nobody looked now
-  missing,  // it was measured before
-  added,    // it was not
+  broken,   // failed, refused or wrong now; or correct before and not checked now
+  missing,  // measured before, not now
+  added,    // measured now, not before
 };
 std::string name(Change);  // "FASTER"
 
 struct CompareSettings {
-  double margin = 0.01;        // smallest difference that matters; the A/A spread where that is larger
-  bool strict = false;         // unclear is a regression too
+  double margin = 0.01;        // smallest difference that matters; the A/A spread if that is larger
+  bool strict = false;         // unclear rows are regressions too
   bool missing_is_fine = false;
 };
 
@@ -29,16 +29,16 @@ struct ChangedRow {
   std::string setting{};  // "cold, cuda:0", "warm, 2 threads"
   double before_ns = 0, after_ns = 0;
   int runs_before = 0, runs_after = 0;
-  Ratio ratio{};          // time before by time after: above 1 is faster
-  Ratio cycles{};         // the same in cycles of the clock; a confidence of 0: not every record has clocks
-  double margin = 0;      // that was asked of this row
+  Ratio ratio{};          // time before divided by time after: above 1 is faster
+  Ratio cycles{};         // the same in clock cycles; confidence 0 if a record lacks clocks
+  double margin = 0;      // margin applied to this row
   Change change = Change::unclear;
   std::string note{};     // why it is unclear or broken
 };
 
 struct Changes {
-  std::vector<ChangedRow> rows{};        // in the order of the first set, then what was added
-  std::vector<std::string> caveats{};    // what the two sets differ in beside their times
+  std::vector<ChangedRow> rows{};        // in the order of the first set, then the added ones
+  std::vector<std::string> caveats{};    // other differences between the two sets
   int count(Change) const;
   bool is_regression(const ChangedRow&, const CompareSettings&) const;
   int regressions(const CompareSettings&) const;
@@ -46,26 +46,26 @@ struct Changes {
 
 Changes compare(const std::vector<Record>& before, const std::vector<Record>& after, const CompareSettings&);
 
-// Whether two sets are of the same: how far apart the times of each row are, and at how many that is within a share. A
-// row that only one set has, or that went wrong, is apart, however far; with missing_is_fine the former does not count.
+// The agreement of two runs: how far apart the times of each row are, and how many rows are within a limit. A row that
+// failed or that only one set has does not agree; with missing_is_fine the latter does not count.
 struct Agreement {
-  struct Row { const ChangedRow* row; double apart; };  // the longer time by the shorter, less 1; infinite: only one
+  struct Row { const ChangedRow* row; double apart; };  // longer time / shorter time - 1; infinite: only one time
   int rows = 0;
-  std::vector<Row> apart{};  // beyond the share, the farthest first
-  double farthest = 0;       // of the rows with two times
+  std::vector<Row> apart{};  // rows beyond the limit, farthest first
+  double farthest = 0;       // largest distance of a row with two times
   int agreeing() const { return rows - int(apart.size()); }
 };
 Agreement agreement(const Changes&, double within, const CompareSettings&);
 
-// Of median(before) / median(after) where each side is one or several runs. Of one run a side, the bootstrap of its
-// samples; of more, the median of all pairs of runs with its interval by ranks (Hodges and Lehmann), or what is unsure
-// within the runs where that is wider: processes differ by more than their samples show (memory lands elsewhere), so
-// only runs can say by how much. Four a side reach 95 %, seven bear one that went astray.
+// Estimates median(before) / median(after), where each side is one or several runs. With one run per side: the
+// bootstrap of its samples. With more: the median over all pairs of runs with its rank interval (Hodges and Lehmann),
+// or the uncertainty within the runs if that is wider. Processes differ by more than their samples show (memory is
+// placed elsewhere), so only several runs can measure it. Four per side reach 95 %; seven tolerate one outlier.
 using Samples = std::span<const double>;
 Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Samples>& after);
 
-// `time` is what was seen; where there are clocks a difference counts only if cycles show it as well, so that a card
-// that ran at another clock is no change of the code. `why` says what kept a difference from being one.
+// Judges the ratio of times. If clocks are known, a difference counts only if the cycles show it too, so a card at
+// another clock is not mistaken for a change of the code. `why` explains why a difference did not count.
 Change judge(const Ratio& time, const Ratio& cycles, double margin, double aa_spread, std::string& why);
 
 }  // namespace attune

@@ -20,13 +20,13 @@ std::string time_text(double ns) { return ns > 0 ? seconds_text(ns * 1e-9) : "-"
 std::string told(const ChangedRow& r) {
   std::string s = fmt::format("{} {}", r.subject, name(r.change));
   if (r.ratio.interval.confidence > 0)
-    s += fmt::format(": {} before, {} after, {} times as fast, {:.1f} % is what counts", time_text(r.before_ns),
+    s += fmt::format(": {} before, {} after, {} times as fast, margin {:.1f} %", time_text(r.before_ns),
                      time_text(r.after_ns), ratio_text(r.ratio), 100 * r.margin);
   if (r.cycles.interval.confidence > 0) s += fmt::format(", {} in cycles", ratio_text(r.cycles));
   return r.note.empty() ? s : s + "; " + r.note;
 }
 
-// Control characters cannot stand in XML 1.0 at all, not even escaped.
+// XML 1.0 does not allow control characters, not even escaped.
 std::string xml(std::string_view text) {
   std::string s;
   for (const char c : text) {
@@ -41,7 +41,7 @@ std::string xml(std::string_view text) {
   return s;
 }
 
-// GitHub ends a message at a line end, and a property at a comma or colon too.
+// GitHub ends a message at a newline, and a property also at a comma or colon.
 std::string annotation(std::string_view text, bool is_property) {
   std::string s;
   for (const char c : text) {
@@ -59,7 +59,7 @@ std::string cell(std::string_view text) {
   return s;
 }
 
-// What is read first is first.
+// Rows by importance, the most important first.
 std::vector<const ChangedRow*> by_weight(const Changes& changes) {
   constexpr Change kOrder[] = {Change::broken, Change::missing, Change::slower, Change::unclear,
                                Change::faster, Change::same, Change::added};

@@ -1,15 +1,15 @@
-// Changes as a reader wants them: a table for a terminal, Markdown for a comment, JUnit for a CI server, annotations
-// for GitHub's log. All print what changes.h decided and decide nothing.
+// Prints changes: a table for a terminal, Markdown for a comment, JUnit for a CI server, annotations for GitHub's log.
+// All print what changes.h decided and decide nothing.
 #pragma once
 #include "tool/compare/changes.h"
 
 namespace attune {
 
 std::string summary(const Changes&);  // "2 SLOWER, 31 SAME, 1 UNCLEAR"
-std::string to_text(const Agreement&, double within);  // those that are apart, and how many are not
+std::string to_text(const Agreement&, double within);  // the rows that are apart, and how many agree
 std::string to_text(const Changes&, bool colour);
 std::string to_markdown(const Changes&);
 std::string to_junit(const Changes&, const CompareSettings&);
-std::string to_annotations(const Changes&, const CompareSettings&);  // "" where nothing is to be said
+std::string to_annotations(const Changes&, const CompareSettings&);  // "" if there is nothing to report
 
 }  // namespace attune

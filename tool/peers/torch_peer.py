@@ -1,6 +1,6 @@
-# Hosts `attune bench --peer ...`: loads the tool as a library, registers other people's attention as peers and runs the
-# tool's own main in this process. There is no timing here: the tool's engine calls `run`, as it calls its own backends,
-# and on a GPU on the tool's stream. Tensors are views of the tool's memory, so both sides read the same bytes.
+# Hosts `attune bench --peer ...`: loads the tool as a library, registers attention of other libraries as peers and runs
+# the tool's main in this process. Nothing is timed here: the tool's engine calls `run` as it calls its own backends, on
+# a GPU on the tool's stream. Tensors are views of the tool's memory, so both sides read the same bytes.
 #   torch_peer.py <name,name,...> <libattune_tool.so> <attune> bench ...
 import ctypes
 import json
@@ -18,7 +18,7 @@ class Peer(ctypes.Structure):
                 ("fetch", Run), ("teardown", Teardown), ("message", Message), ("memory", Memory)]
 
 
-# A peer that is not here is registered too: its setup says why, and that is a row of the result.
+# A missing peer is registered too: its setup fails with the reason, which becomes a row of the result.
 def register(tool, name, way, version, missing):
     runs, last = {}, {"message": "", "handle": 0}
 
@@ -75,7 +75,7 @@ def host(names, library, argv):
         try:
             way, version = ways.find(name)
         except Exception as error:
-            missing = "is not here: %s" % str(error).split("\n")[0]
+            missing = "is not available: %s" % str(error).split("\n")[0]
         peers.append(register(tool, name, way, version, missing))
     words = (ctypes.c_char_p * (len(argv) + 1))(*[word.encode() for word in argv], None)
     code = tool.attune_tool_main(len(argv), words)

@@ -1,6 +1,6 @@
-# The ways in which others compute attention, one small class each. Forward calls go to the operator itself where there
-# is one, so that no dispatcher is timed. A backward is timed alone: through its own operator, or as torch.autograd.grad
-# captured once in a CUDA graph. numpy is not needed.
+# Attention of other libraries, one small class each. A forward calls the operator itself if there is one, so that no
+# dispatcher is timed. A backward is timed alone: through its own operator, or as torch.autograd.grad captured once in a
+# CUDA graph. numpy is not needed.
 import ctypes
 import sys
 
@@ -8,7 +8,7 @@ import torch
 
 aten = torch.ops.aten
 DTYPES = {"f64": (torch.float64, 2, 64), "f32": (torch.float32, 2, 32), "f16": (torch.float16, 2, 16),
-          "bf16": (torch.bfloat16, 4, 16)}  # and DLPack's code and bits
+          "bf16": (torch.bfloat16, 4, 16)}  # torch dtype, DLPack's code and bits
 
 
 class DLTensor(ctypes.Structure):
@@ -23,14 +23,14 @@ capsule_of = ctypes.pythonapi.PyCapsule_New
 capsule_of.restype, capsule_of.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
-# A tensor [batch, head, seq, dim] of the tool's memory, without a copy. DLPack, because it takes an address as it is.
+# A tensor [batch, head, seq, dim] in the tool's memory, without a copy. DLPack, because it accepts a raw address.
 def view(t, gpu, keep):
     if t["dtype"] not in DTYPES:
         raise ValueError("dtype %s is not one of %s" % (t["dtype"], ", ".join(DTYPES)))
     _, code, bits = DTYPES[t["dtype"]]
     (batch, seq, head, dim), (by_batch, by_seq, by_head) = t["extent"], t["stride"]
     shape = (ctypes.c_int64 * 4)(batch, head, seq, dim)
-    # An axis of one element has stride 0 in the tool; here it has that of a dense tensor, which kernels insist on.
+    # An axis of one element has stride 0 in the tool; torch's kernels require the stride of a dense tensor.
     by_seq = by_seq or dim
     by_head = by_head or seq * by_seq
     by_batch = by_batch or max(head * by_head, seq * by_seq)
@@ -44,14 +44,14 @@ def view(t, gpu, keep):
 class Problem:
     def __init__(self, text):
         if not text["plain"]:
-            raise ValueError("only full and causal attention without options is compared, not: " + text["problem"])
+            raise ValueError("supports only full and causal attention without options, not: " + text["problem"])
         self.gpu, self.keep = text["gpu"], []
         if self.gpu < 0:
             torch.set_num_threads(text["threads"])
         else:
             torch.cuda.set_device(self.gpu)
             self.stream = torch.cuda.ExternalStream(text["stream"], device=self.gpu)
-            torch.cuda.set_stream(self.stream)  # of this thread, from now on: the tool has no other
+            torch.cuda.set_stream(self.stream)  # for this thread from now on; the tool has no other
         tensors = {name: view(t, self.gpu, self.keep) for name, t in text["tensors"].items()}
         self.results = {name: view(t, self.gpu, self.keep) for name, t in text["results"].items()}
         self.q, self.k, self.v, self.d_out = (tensors.get(name) for name in ("q", "k", "v", "d_out"))
@@ -71,17 +71,17 @@ class Problem:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
 
 
-# One problem, ready to run. `outputs` are (out,) or (dq, dk, dv), each as [batch, head, seq, dim].
+# One problem, ready to run. `outputs` is (out,) or (dq, dk, dv), each [batch, head, seq, dim].
 class Prepared:
     def __init__(self, problem, call, note=""):
         self.problem, self.call, self.note, self.outputs = problem, call, note, None
 
     def run(self):
-        self.outputs = None  # first, so that torch's allocator hands the same memory out again and asks nobody for more
+        self.outputs = None  # first, so that torch's allocator reuses the same memory
         self.outputs = self.call()
 
-    # What a call takes beside its inputs and results, as torch's allocator counts it; -1 where it does not count: on a
-    # CPU, and of a captured graph, whose memory was set aside when it was made.
+    # What a call takes besides inputs and results, as counted by torch's allocator. -1 if it does not count: on a CPU,
+    # and for a captured graph, whose memory was reserved at capture.
     def taken_bytes(self):
         if self.problem.gpu < 0 or getattr(self.call, "captured", False):
             return -1
@@ -98,12 +98,12 @@ class Prepared:
         names = ("out",) if self.problem.forward else ("dq", "dk", "dv")
         for name, value in zip(names, self.outputs):
             result = self.problem.results[name]
-            if value.shape[1] != result.shape[1]:  # gradients of expanded heads
+            if value.shape[1] != result.shape[1]:  # gradients of expanded KV heads
                 value = value.unflatten(1, (result.shape[1], -1)).sum(2)
             result.copy_(value)
 
 
-# The gradients of `out` by autograd: on a GPU captured, so that only its kernels are timed.
+# The gradients of `out` by autograd; on a GPU captured in a graph, so that only its kernels are timed.
 def captured_backward(problem, forward):
     leaves = tuple(x.detach().requires_grad_() for x in (problem.q, problem.k, problem.v))
     out = forward(*leaves)
@@ -123,7 +123,7 @@ def captured_backward(problem, forward):
         graph.replay()
         return grads
     replay.captured = True
-    replay.reads = leaves, out  # and what autograd saved: the graph has their addresses, and nobody else holds them
+    replay.reads = leaves, out  # keeps them and what autograd saved alive: the graph holds only their addresses
     return replay
 
 
@@ -138,7 +138,7 @@ class Way:
         if self.expands and p.grouped():
             group = p.q.shape[1] // p.k.shape[1]
             p.k, p.v = p.k.repeat_interleave(group, 1), p.v.repeat_interleave(group, 1)
-            note = "it has no grouped heads: those of keys are expanded beforehand, outside of the time"
+            note = "no GQA: KV heads are expanded beforehand, outside the timed window"
         self.check(p)
         if p.forward:
             def call():
@@ -155,7 +155,7 @@ class Way:
         return captured_backward(p, lambda q, k, v: self.attend(p, q, k, v))
 
 
-# What a user gets who asks for nothing.
+# torch's default.
 class Sdpa(Way):
     gpu_only = False
 
@@ -164,13 +164,13 @@ class Sdpa(Way):
                                                                 enable_gqa=p.grouped())
 
 
-# The unfused way, the faster one where torch has no good kernel.
+# Unfused attention, faster where torch has no good kernel.
 class Math(Way):
     gpu_only = False
 
     def check(self, p):
         if p.scores_bytes() * (2 if p.forward else 6) > p.free_bytes() // 2:
-            raise ValueError("the scores of %s would fill the memory" % p.line)
+            raise ValueError("the scores of %s would take more than half of the free memory" % p.line)
 
     def attend(self, p, q, k, v):
         return aten._scaled_dot_product_attention_math(q, k, v, None, 0.0, p.causal, None, scale=p.scale,
@@ -189,7 +189,7 @@ class Flash(Way):
 
 
 class Cudnn(Way):
-    def attend(self, p, q, k, v):  # with lse, as all others write it
+    def attend(self, p, q, k, v):  # with lse, because all others write it
         return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, p.causal, scale=p.scale)[0]
 
     def backward(self, p):
@@ -226,7 +226,7 @@ class Flex(Way):
         return self.compiled(q, k, v, block_mask=p.mask if p.causal else None, scale=p.scale, enable_gqa=p.grouped())
 
 
-# Packages of their own take [batch, seq, head, dim].
+# Separate packages take [batch, seq, head, dim].
 class Package(Way):
     def __init__(self, function):
         self.function = function
@@ -236,14 +236,14 @@ class Package(Way):
         return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
 
-# FlashAttention-3 by its operators where its build registers them; through its Python functions otherwise.
+# FlashAttention-3 through its operators if its build registers them, else through its Python functions.
 class Fa3(Package):
     def __init__(self, function):
         super().__init__(function)
         ops = torch.ops.flash_attn_3
         self.ops = ops if hasattr(ops, "fwd") and hasattr(ops, "bwd") else None
 
-    # out and lse. Over a cache its own functions let it choose how often keys are split (0), elsewhere they do not.
+    # Returns out and lse. Over a cache FA3's own functions let it choose the number of KV splits (0), elsewhere not.
     def call(self, p, q, k, v):
         splits = 1 if q.shape[2] == k.shape[2] else 0
         return self.ops.fwd(*(x.transpose(1, 2) for x in (q, k, v)), softmax_scale=p.scale, is_causal=p.causal,
@@ -265,7 +265,7 @@ class Fa3(Package):
         return gradients
 
 
-# A way by name, and the version that a record names. ImportError: it is not here.
+# Finds a class by peer name, and the version for the record. Raises ImportError if the library is missing.
 def find(name):
     version = "torch " + torch.__version__
     if name.startswith("torch:"):
@@ -278,6 +278,6 @@ def find(name):
         return Package(flash_attn.flash_attn_func), "flash_attn " + flash_attn.__version__
     if name == "fa3":
         import flash_attn_interface
-        version = getattr(sys.modules.get("flash_attn_3"), "__version__", "")  # what it has imported
+        version = getattr(sys.modules.get("flash_attn_3"), "__version__", "")  # imported by flash_attn_interface
         return Fa3(flash_attn_interface.flash_attn_func), "fa3 " + version
-    raise ImportError("nobody knows it")
+    raise ImportError("unknown peer")

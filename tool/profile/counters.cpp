@@ -13,7 +13,7 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// One line of CSV; a quote inside of quotes is doubled.
+// Splits one line of CSV; a quote inside quotes is doubled.
 Cells cells_of(std::string_view line) {
   Cells all(1);
   bool quoted = false;
@@ -27,7 +27,7 @@ Cells cells_of(std::string_view line) {
   return all;
 }
 
-// "1,234.5" as a number; below 0 where it is none.
+// Parses "1,234.5"; below 0 if it is not a number.
 double number(std::string text) {
   std::erase(text, ',');
   char* end = nullptr;
@@ -65,7 +65,7 @@ KernelCounters counters_of(const std::map<std::string, std::string>& said) {
   k.occupancy = value("sm__warps_active.avg.pct_of_peak_sustained_active");
   k.most_occupancy = value("sm__maximum_warps_per_active_cycle_pct");
   for (const auto& [name, cell] : said) {
-    // Tensor cores have other names on every architecture; the busiest of their pipes is what counts.
+    // Tensor pipes have different names on every architecture; the busiest one counts.
     if (name.find("pipe_tensor") != name.npos && name.ends_with(".avg.pct_of_peak_sustained_active"))
       k.tensor = std::max(k.tensor, number(cell));
     if (!name.starts_with(kWaits) || !name.ends_with(kEachIssue)) continue;
@@ -79,7 +79,7 @@ KernelCounters counters_of(const std::map<std::string, std::string>& said) {
 }  // namespace
 
 std::vector<std::string> ncu_command(const std::vector<std::string>& program) {
-  // Only what runs between cuProfilerStart and cuProfilerStop, at the clocks the GPU has anyway.
+  // Profiles only what runs between cuProfilerStart and cuProfilerStop, without changing the GPU's clocks.
   std::vector<std::string> words = {"ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control",
                                     "none", "--profile-from-start", "off", "--print-kernel-base", "mangled"};
   for (const char* section : {"SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "ComputeWorkloadAnalysis"})
@@ -90,7 +90,7 @@ std::vector<std::string> ncu_command(const std::vector<std::string>& program) {
 
 Status read_ncu(std::string_view text, std::vector<KernelCounters>& out) {
   Cells names;
-  bool units = false;  // the line below the names
+  bool units = false;  // the line below the names holds units
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = text.substr(at, end - at);
@@ -101,7 +101,7 @@ Status read_ncu(std::string_view text, std::vector<KernelCounters>& out) {
       const Cells cells = cells_of(line);
       if (std::exchange(units, false) && cells[0].empty()) continue;
       if (cells.size() != names.size())
-        return Status::no("a line of ncu has ", cells.size(), " cells, and its names are ", names.size());
+        return Status::no("ncu: a line has ", cells.size(), " cells for ", names.size(), " columns");
       std::map<std::string, std::string> said;
       for (size_t n = 0; n < cells.size(); ++n) said[names[n]] = cells[n];
       out.push_back(counters_of(said));

@@ -12,7 +12,7 @@
 namespace attune {
 namespace {
 
-// Reads of a file that may be anything: outside of it there are zeros, and `good` says so.
+// Bounds-checked reads of an untrusted file. A read outside returns zeros and clears `good`.
 struct Bytes {
   std::string_view all;
   bool good = true;
@@ -40,7 +40,8 @@ struct Section {
   uint32_t type = 0, link = 0;
 };
 
-// An attribute of .nv.info: a byte of format, one of kind, two of size where the format has a size (4), else of value.
+// An attribute of .nv.info: one byte of format, one of kind, and two that hold the size if the format is 4, else the
+// value.
 enum : uint8_t { kMaxThreads = 0x05, kFrameSize = 0x11, kRegisters = 0x2f };
 template <class Each>
 void attributes(std::string_view info, Each each) {
@@ -58,7 +59,7 @@ void attributes(std::string_view info, Each each) {
 struct Machine {
   int warps, blocks, shared_kib;
 };
-// Of a multiprocessor, from the tables of the CUDA programming guide. All have 65536 registers.
+// Limits of an SM, from the tables of the CUDA programming guide. All have 65536 registers.
 Machine machine_of(int arch) {
   switch (arch) {
     case 80: return {64, 32, 164};
@@ -75,8 +76,8 @@ Machine machine_of(int arch) {
 
 Status read_cubin(std::string_view file, std::vector<KernelUsage>& out) {
   Bytes bytes{file};
-  if (!file.starts_with("\x7f" "ELF\x02\x01")) return Status::no("this is no cubin: it does not begin as an ELF file");
-  if (bytes.at<uint16_t>(18) != 190) return Status::no("this is no cubin: an ELF file of another machine");
+  if (!file.starts_with("\x7f" "ELF\x02\x01")) return Status::no("not a cubin: not an ELF file");
+  if (bytes.at<uint16_t>(18) != 190) return Status::no("not a cubin: an ELF file of another machine");
   const auto abi = bytes.at<uint8_t>(8);
   const auto flags = bytes.at<uint32_t>(48);
   const int arch = int(abi >= 8 ? flags >> 8 & 255 : flags & 255);
@@ -90,16 +91,16 @@ Status read_cubin(std::string_view file, std::vector<KernelUsage>& out) {
     name_offsets.push_back(bytes.at<uint32_t>(at));
     Section s{.type = bytes.at<uint32_t>(at + 4), .link = bytes.at<uint32_t>(at + 40)};
     const auto offset = bytes.at<uint64_t>(at + 24), size = bytes.at<uint64_t>(at + 32);
-    if (s.type == 8) s.bytes = std::string_view(nullptr, std::min<uint64_t>(size, 1 << 30));  // no bytes, only a size
+    if (s.type == 8) s.bytes = std::string_view(nullptr, std::min<uint64_t>(size, 1 << 30));  // NOBITS: only a size
     else s.bytes = bytes.part(offset, size);
     sections.push_back(s);
   }
   if (!bytes.good || names_at >= sections.size() || sections[names_at].type == 8)
-    return Status::no("this cubin is cut off");
+    return Status::no("the cubin is truncated");
   for (size_t n = 0; n < sections.size(); ++n) sections[n].name = text_at(sections[names_at].bytes, name_offsets[n]);
 
   std::map<std::string, KernelUsage> kernels;
-  std::vector<std::string> symbols;  // by their number
+  std::vector<std::string> symbols;  // by symbol index
   for (const Section& s : sections) {
     if (s.type != 2 || s.link >= sections.size() || sections[s.link].type == 8) continue;
     Bytes entries{s.bytes};
@@ -138,7 +139,7 @@ Status read_cubin(std::string_view file, std::vector<KernelUsage>& out) {
     }
   }
   for (auto& [symbol, kernel] : kernels)
-    if (kernel.registers) out.push_back(std::move(kernel));  // functions that are called have none of their own
+    if (kernel.registers) out.push_back(std::move(kernel));  // device functions have no register entry
   return Status::good();
 }
 
@@ -152,7 +153,7 @@ std::string short_name(const std::string& symbol) {
   };
   if (name.starts_with("void ")) name.erase(0, 5);
   cut("(anonymous namespace)::", ""), cut("attune::", ""), cut(" >", ">");
-  // The parameters: from the parenthesis that closes at the end of the name.
+  // Cuts off the parameters: from the parenthesis that matches the last one.
   if (name.ends_with(')')) {
     int depth = 0;
     for (size_t at = name.size(); at-- > 0;) {
@@ -167,8 +168,8 @@ Occupancy occupancy(const KernelUsage& k, int dynamic_shared_bytes) {
   const Machine m = machine_of(k.arch);
   if (!m.warps || k.threads <= 0) return {};
   const int warps = (k.threads + 31) / 32;
-  const int registers = std::max(256, (k.registers * 32 + 255) / 256 * 256) * warps;  // a warp takes 256 at a time
-  const int shared = k.shared_bytes + dynamic_shared_bytes + 1024;                    // the system's own kilobyte
+  const int registers = std::max(256, (k.registers * 32 + 255) / 256 * 256) * warps;  // allocated by 256 per warp
+  const int shared = k.shared_bytes + dynamic_shared_bytes + 1024;                    // 1 KiB reserved by the system
   Occupancy o{.blocks = m.blocks, .most_warps = m.warps, .bound = "blocks"};
   const auto bound = [&](int blocks, const char* by) {
     if (blocks < o.blocks) o.blocks = blocks, o.bound = by;

@@ -8,13 +8,13 @@
 namespace attune {
 namespace {
 
-// Without a profiler these do nothing; a driver without them has none.
+// Calls cuProfilerStart or cuProfilerStop, which do nothing without a profiler.
 void tell_profiler(const char* function) {
   static const Library driver({"libcuda.so.1"}, {"cuProfilerStart", "cuProfilerStop"});
   if (driver.ok()) (void)driver.function<int()>(function)();
 }
 
-// The plan by this machine's tuned file.
+// Plans with this machine's tuned file.
 Status plan_once(const BenchRow& row, const Device& device, std::string_view backend, Planner& planner, Plan& out) {
   Tuned tuned;
   if (Status s = load_tuned(device, tuned); !s.ok()) return s;

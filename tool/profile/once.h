@@ -1,5 +1,5 @@
-// One call of a problem on a GPU between cuProfilerStart and cuProfilerStop: what a profiler is to look at, and nothing
-// else. The call before it loads what has to be loaded.
+// Runs one call of a problem on a GPU between cuProfilerStart and cuProfilerStop, so that a profiler sees that call
+// only. A warm-up call before it loads the kernels.
 #pragma once
 #include "core/device.h"
 #include "tool/bench/axes.h"
@@ -7,7 +7,7 @@
 namespace attune {
 
 Status run_once(const BenchRow&, const Device&, std::string_view backend);
-// Whether a backend, or the one that is named, takes it there.
+// Fails if no backend, or not the named one, supports the problem on this device.
 Status can_run_once(const BenchRow&, const Device&, std::string_view backend);
 
 }  // namespace attune

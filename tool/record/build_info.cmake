@@ -1,6 +1,6 @@
-# Writes the header that says from which commit the program is built. Run at every build (not at configuration, which a
-# commit does not cause), it touches the file only where something changed. ATTUNE_COMMIT, of the environment or else of
-# the configuration, is believed before git: a copy of the sources on another machine has no commit, or an older one.
+# Writes the header with the commit that the program is built from. It runs at every build, because a new commit does
+# not trigger a configuration, and touches the file only if something changed. ATTUNE_COMMIT, from the environment or
+# else from the configuration, overrides git: a copy of the sources on another machine has no commit or an older one.
 set(commit "unknown")
 set(dirty "false")
 if(NOT "$ENV{ATTUNE_COMMIT}" STREQUAL "")
@@ -9,7 +9,7 @@ endif()
 if(NOT "${given}" STREQUAL "")
   if(NOT given MATCHES "^([0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]+)(-dirty)?$")
     message(FATAL_ERROR
-      "ATTUNE_COMMIT: \"${given}\" is not 7 or more hexadecimal digits, with -dirty where files differ")
+      "ATTUNE_COMMIT: \"${given}\" is not 7 or more hexadecimal digits, followed by -dirty if files differ")
   endif()
   string(SUBSTRING "${CMAKE_MATCH_1}" 0 12 commit)
   if(CMAKE_MATCH_2)
@@ -22,7 +22,7 @@ if(Git_FOUND)
   execute_process(COMMAND ${GIT_EXECUTABLE} -C ${source} rev-parse --show-toplevel
     OUTPUT_VARIABLE top OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   file(REAL_PATH ${source} here)
-  # Unpacked inside somebody else's checkout, the commit would be theirs.
+  # If the sources are unpacked inside another checkout, git would return the commit of that one.
   if(top STREQUAL here)
     execute_process(COMMAND ${GIT_EXECUTABLE} -C ${source} rev-parse --short=12 HEAD
       OUTPUT_VARIABLE head OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

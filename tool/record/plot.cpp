@@ -18,7 +18,8 @@ struct Point {
 };
 using Series = std::map<std::string, std::vector<Point>>;  // by subject
 
-// The row without its lengths: what one picture is of. A batch that shrinks as lengths grow is left out too.
+// The row without its lengths, which is the title of one plot. The batch is left out too, because it may shrink as
+// lengths grow.
 std::string kind_of(const Record& r, const Problem& p) {
   Problem same = p;
   const bool square = p.len_q == p.len_k;

@@ -1,4 +1,4 @@
-// Time against length in a terminal: one picture for every kind of row that was measured at several lengths.
+// Plots time against length in a terminal: one plot for every kind of row measured at several lengths.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace attune {
 
-// Both axes logarithmic; a letter for each subject, its name below. "" where no kind of row has two lengths.
+// Both axes are logarithmic. Each subject is a letter, explained below the plot. "" if no kind of row has two lengths.
 std::string plot(const std::vector<Record>&, int columns = 64, int lines = 16);
 
 }  // namespace attune

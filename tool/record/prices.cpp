@@ -26,7 +26,7 @@ bool number(std::string_view text, double& out) {
   return error == std::errc() && end == text.data() + text.size() && std::isfinite(out) && out >= 0 && out < 1e9;
 }
 
-// "2.99 an hour", "0.0006 a second"; the rest of the words are fixed, so that a unit is never guessed.
+// Parses "2.99 an hour" or "0.0006 a second". The words are fixed, so a unit is never guessed.
 bool price(std::string_view text, double& usd_an_hour) {
   const size_t space = text.find(' ');
   if (space == text.npos || !number(text.substr(0, space), usd_an_hour)) return false;
@@ -47,10 +47,10 @@ bool step(std::string_view text, double& seconds) {
 
 Status read_offer(const std::vector<std::string_view>& f, Offer& o) {
   if (f.size() != 6)
-    return Status::no("an offer has 6 fields with a tab between them, not ", f.size(),
-                      ": offer, name, device, price, billing, minimum");
+    return Status::no("offer has ", f.size(),
+                      " fields, not 6 separated by tabs: offer, name, device, price, billing, minimum");
   o.name = f[1], o.device = f[2];
-  if (o.name.empty() || o.device.empty()) return Status::no("an offer needs a name and a device; '*' is any device");
+  if (o.name.empty() || o.device.empty()) return Status::no("offer without a name or device; '*' is any device");
   if (!price(f[3], o.usd_an_hour))
     return Status::no("price '", f[3], "' is not a number of dollars and 'an hour', 'a minute' or 'a second'");
   if (!step(f[4], o.step_s))
@@ -88,7 +88,7 @@ Status read_prices(std::string_view text, std::string_view file, std::vector<Off
     if (const Status s = read_offer(fields, offer); !s.ok()) return Status::no(place, ": ", s.message);
     all.push_back(std::move(offer));
   }
-  if (all.empty()) return Status::no(file, ": it has no offer");
+  if (all.empty()) return Status::no(file, ": no offers");
   out = std::move(all);
   return Status::good();
 }

@@ -15,7 +15,7 @@
 namespace attune {
 namespace {
 
-// FNV-1a over words of 8 bytes: tells builds apart, and is no signature.
+// FNV-1a over words of 8 bytes. It distinguishes builds; it is not a signature.
 std::string hash_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   uint64_t hash = 0xCBF29CE484222325u;

@@ -1,10 +1,11 @@
-// Files of records that a command is given.
+// Reads the files of records on a command line.
 #pragma once
 #include "tool/record/record.h"
 
 namespace attune {
 
-// All of their records. What a kill left unfinished is left out, and said on stderr in the name of `who`.
+// Reads all their records. An incomplete last line, left by a killed run, is skipped with a message on stderr that
+// begins with `who`.
 Status read_files(std::string_view who, const std::vector<std::string>& paths, std::vector<Record>& out,
                   std::string* text = nullptr);
 

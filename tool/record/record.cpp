@@ -21,21 +21,21 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// One list of fields for both directions: what is written is what is read.
+// fields() below serves both directions, so exactly what is written is read.
 struct Writer {
   json& j;
   template <class T>
   void operator()(const char* name, const T& value) const { j[name] = value; }
 };
-// A record is flat and has some hundred names. nlohmann's library takes time by the square of the names of an object,
-// and recurses where a value is printed: what is beyond is not given to it.
+// A record is flat and has about a hundred names. nlohmann's library takes time quadratic in the names of an object and
+// recurses when it prints, so larger inputs are refused before it sees them.
 constexpr int kMostDepth = 16, kMostNames = 500;
-// Sums and products of two are finite, so what was read can be written and read again.
+// Sums and products of two such numbers are finite, so a record that was read can be written and read again.
 constexpr double kMostNumber = 1e60;
 
 struct WrongField { std::string why; };
 
-// What an error says of a value: a number as it stands, of all else the kind. A text or a list may be long.
+// A value in an error message: a number verbatim, anything else by its type, because texts and lists may be long.
 std::string text_of(const json& j) {
   if (j.is_number()) return j.dump();
   if (j.is_boolean()) return j.get<bool>() ? "true" : "false";
@@ -82,7 +82,7 @@ struct Reader {
   }
 };
 
-// Whether there is less in a line than a record may have, by its brackets and colons outside of texts.
+// Checks the limits above by counting brackets and colons outside of strings.
 Status is_small(std::string_view line) {
   int depth = 0, names = 0;
   bool in_text = false;
@@ -92,14 +92,14 @@ Status is_small(std::string_view line) {
     else if (c == '"') in_text = !in_text;
     else if (in_text) continue;
     else if ((c == '[' || c == '{') && ++depth > kMostDepth)
-      return Status::no("record: lists and objects are over ", kMostDepth, " deep in it");
+      return Status::no("record: lists and objects are nested more than ", kMostDepth, " deep");
     else if (c == ']' || c == '}') --depth;
-    else if (c == ':' && ++names > kMostNames) return Status::no("record: it has over ", kMostNames, " names");
+    else if (c == ':' && ++names > kMostNames) return Status::no("record: more than ", kMostNames, " names");
   }
   return Status::good();
 }
 
-// "[json.exception.out_of_range.406] number overflow parsing '1e999'": what was to be a number.
+// Extracts the number from "[json.exception.out_of_range.406] number overflow parsing '1e999'".
 std::string number_in(std::string_view what) {
   constexpr size_t kShown = 40;
   const size_t from = what.find('\''), until = what.rfind('\'');
@@ -155,10 +155,10 @@ void provenance_fields(P& p, const Each& each) {
   each("binary", p.binary);
 }
 
-// A tenth of a nanosecond is below every timer, and half of the file otherwise.
+// Rounds to a tenth of a nanosecond, which is finer than any timer; full precision would double the file.
 double kept(double ns) { return std::round(ns * 10) / 10; }
 
-// Whole, if not a record: nothing is kept, so that it may be as deep and as long as it likes.
+// True if a line is complete JSON, even if it is not a record. Nothing is stored, so depth and length do not matter.
 bool is_json(std::string_view line) {
   try {
     const json nothing = json::parse(line, [](int, json::parse_event_t, json&) { return false; });
@@ -197,7 +197,7 @@ std::string to_json(const Record& r) {
     for (const double m : r.samples_mhz) clocks.push_back(std::lround(m));
   }
   if (!r.tokens_read.empty()) j["tokens_read"] = r.tokens_read;
-  // What is not UTF-8 (a message of the operating system) must not end a run.
+  // Text that is not UTF-8 (such as a message of the operating system) must not end a run.
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -205,7 +205,7 @@ Status from_json(std::string_view line, Record& out) {
   if (Status s = is_small(line); !s.ok()) return s;
   try {
     const json j = json::parse(line);
-    if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: the field attune_record is missing");
+    if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: field attune_record is missing");
     Record r;
     Reader{j}("attune_record", r.version);
     if (r.version < 1 || r.version > kRecordVersion)
@@ -223,9 +223,9 @@ Status from_json(std::string_view line, Record& out) {
     out = std::move(r);
     return Status::good();
   } catch (const json::parse_error& e) {
-    return Status::no("record: it is not JSON, near its character ", e.byte);
-  } catch (const json::exception& e) {  // out of range: parsing has no other
-    return Status::no("record: ", number_in(e.what()), " is beyond the numbers that a double has");
+    return Status::no("record: not JSON, near character ", e.byte);
+  } catch (const json::exception& e) {  // out of range; parsing throws no other
+    return Status::no("record: ", number_in(e.what()), " is beyond the range of a double");
   } catch (const WrongField& field) {
     return Status::no("record: ", field.why);
   }
@@ -248,7 +248,7 @@ Status read_records(const std::string& path, std::vector<Record>& out, std::vect
     Record r;
     if (const Status s = from_json(line, r); !s.ok()) {
       if (!file.eof() || is_json(line)) return Status::no(path, ":", number, ": ", s.message);
-      if (unfinished) unfinished->push_back(join(path, ":", number, ": the line is unfinished, and is left out"));
+      if (unfinished) unfinished->push_back(join(path, ":", number, ": skipped an incomplete line"));
       break;
     }
     out.push_back(std::move(r));
@@ -268,7 +268,7 @@ Status RecordFile::no(std::string_view what) const {
 Status RecordFile::text(std::string& out) const {
   struct stat about{};
   if (fstat(file_, &about) != 0) return no("cannot be read");
-  if (!S_ISREG(about.st_mode)) return Status::good();  // a pipe has no past
+  if (!S_ISREG(about.st_mode)) return Status::good();  // a pipe has no earlier content
   out.resize(size_t(about.st_size));
   for (size_t have = 0; have < out.size();) {
     const ssize_t n = ::pread(file_, out.data() + have, out.size() - have, off_t(have));
@@ -281,7 +281,7 @@ Status RecordFile::text(std::string& out) const {
 }
 
 Status RecordFile::cut(size_t bytes) const {
-  return ::ftruncate(file_, off_t(bytes)) == 0 ? Status::good() : no("cannot be cut");
+  return ::ftruncate(file_, off_t(bytes)) == 0 ? Status::good() : no("cannot be truncated");
 }
 
 Status RecordFile::add(std::string_view bytes) const {
@@ -311,13 +311,13 @@ Status RecordFile::open(const std::string& path) {
   constexpr std::string_view kBegin = "{\"attune_record\":";
   if (last.substr(0, kBegin.size()) != kBegin.substr(0, last.size()))
     return foreign_ = true,
-           Status::no("records: '", path, "' ends in something that is not a record, and is left alone");
+           Status::no("records: '", path, "' does not end with a record; the file is left unchanged");
   Record r;
   const Status read = from_json(last, r);
-  if (read.ok()) return is_ended ? read : add("\n");  // nothing was torn: some editors end a file so
+  if (read.ok()) return is_ended ? read : add("\n");  // complete: some editors omit the last newline
   if (is_ended || is_json(last))
     return foreign_ = true, Status::no(path, ":", 1 + std::count(all.begin(), all.begin() + int64_t(first), '\n'), ": ",
-                                       read.message, "; the file is left alone");
+                                       read.message, "; the file is left unchanged");
   killed_ = true;
   return cut(first);
 }
@@ -326,7 +326,7 @@ Status RecordFile::write(std::span<const Record> row) {
   std::string lines;
   for (const Record& r : row) lines += to_json(r) + "\n";
   if (Status s = add(lines); !s.ok()) return s;
-  if (::fsync(file_) != 0 && errno != EINVAL && errno != EROFS) return no("cannot be written");  // a pipe has no disk
+  if (::fsync(file_) != 0 && errno != EINVAL && errno != EROFS) return no("cannot be written");  // a pipe: EINVAL
   return Status::good();
 }
 
@@ -389,31 +389,31 @@ void derive(Record& r) {
   r.median_ns = median(r.samples_ns);
   r.interval = median_interval(r.samples_ns);
   r.outliers = outliers(r.samples_ns);
-  std::vector<double> as_kept = r.samples_ns;  // a peak more or less by rounding, and a reader would call it forged
+  std::vector<double> as_kept = r.samples_ns;  // as stored: rounding may change the number of modes that verify finds
   for (double& s : as_kept) s = kept(s);
   r.modes = modes(as_kept);
   r.mhz = median(r.samples_mhz);
   if (r.median_ns <= 0 && !r.samples_ns.empty() && r.flops > 0) {
     r.status = "refused", r.near_floor = true;
-    r.message = join(r.subject, ": its work took no time: it was not done, or not waited for");
+    r.message = join(r.subject, ": the call took no time: the work was not done, or not waited for");
   }
   if (r.median_ns <= 0) return;
   r.near_floor = r.median_ns < 5 * r.floor_ns;
   r.gflops = r.flops / r.median_ns;
   r.gbs = r.bytes / r.median_ns;
-  // A ceiling is measured on a machine that is never quite quiet: a tenth above it may still be true. Reading alone is
-  // faster than copying, where half of the traffic is written.
+  // Ceilings are measured on a machine that is never fully idle, so a rate 10 % above may still be true. Reading alone
+  // is faster than copying, where half of the traffic is writes.
   constexpr double kDoubt = 1.1, kReadDoubt = 1.25;
   const auto refuse = [&](const char* what, double rate, double ceiling, const char* unit) {
     r.status = "refused";
-    r.message = join(r.subject, ": ", what, " of ", std::round(rate), " ", unit, " is above what was measured here, ",
+    r.message = join(r.subject, ": ", what, " of ", std::round(rate), " ", unit, " is above the measured ceiling of ",
                      std::round(ceiling), " ", unit, ": the work was not done, or not waited for");
   };
   if (r.ceiling_gflops > 0 && r.gflops > kDoubt * r.ceiling_gflops)
     refuse("a rate", r.gflops, r.ceiling_gflops, "GFLOP/s");
-  // Memory bounds only what comes from memory: warm, it may all be in a cache.
+  // Memory bandwidth limits only what comes from memory; when warm, everything may be in a cache.
   else if (r.mode != "warm" && r.copy_gbs > 0 && r.gbs > kReadDoubt * r.copy_gbs)
-    refuse("a traffic", r.gbs, r.copy_gbs, "GB/s");
+    refuse("memory traffic", r.gbs, r.copy_gbs, "GB/s");
 }
 
 }  // namespace attune

@@ -1,5 +1,5 @@
-// One row of a measurement, as a line of JSON: self-contained, so that files can be cut, joined and sent. `bench`
-// writes them; `report` and every other reader only needs this file. Times are nanoseconds of one call.
+// A record: the measurement of one subject in one row, as a line of JSON. Records are self-contained, so files can be
+// split, joined and sent. `bench` writes them; every reader needs only this header. Times are nanoseconds of one call.
 #pragma once
 #include <span>
 #include <string>
@@ -15,65 +15,65 @@ namespace attune {
 // status oom. Records of version 1 are still read.
 inline constexpr int kRecordVersion = 2;
 
-// Where and from what a number comes. Never the name of the machine or of its user.
+// Where a number comes from. Never the name of the machine or of its user.
 struct Provenance {
   std::string time{};      // UTC, "2026-01-31T12:00:00Z"
-  std::string commit{};    // "unknown" outside of a checkout
-  bool dirty = false;      // built from changed files
+  std::string commit{};    // "unknown" outside a checkout
+  bool dirty = false;      // built from uncommitted changes
   std::string version{}, compiler{}, flags{};
-  std::string cpu{}, features{}, governor{}, kernel{};  // kernel: release of the operating system's
-  int cores = 0;           // this process may use
+  std::string cpu{}, features{}, governor{}, kernel{};  // kernel: release of the operating system
+  int cores = 0;           // cores that this process may use
   std::string peers{};     // "torch 2.9.0"
-  std::string gpu{}, gpu_uuid{}, gpu_vbios{}, gpu_driver{}, cuda{};  // gpu: empty where none was used
+  std::string gpu{}, gpu_uuid{}, gpu_vbios{}, gpu_driver{}, cuda{};  // gpu: empty if none was used
   double gpu_power_limit_w = 0, gpu_most_mhz = 0;
-  int gpu_ecc = -1, gpu_mig = -1;  // 1: on, 0: off, -1: not said
-  std::string gpu_pcie{};  // "generation 5, 16 lanes"; empty: not said
-  std::string binary{};    // 16 hex digits that change with the program's bytes; empty: it could not be read
-  std::string clocks{};    // who sets them: "governor performance", "free, up to 1980 MHz"
+  int gpu_ecc = -1, gpu_mig = -1;  // 1: on, 0: off, -1: unknown
+  std::string gpu_pcie{};  // "generation 5, 16 lanes"; empty: unknown
+  std::string binary{};    // 16 hex digits, a hash of the program; empty: it could not be read
+  std::string clocks{};    // who sets the clocks: "governor performance", "free, up to 1980 MHz"
 };
 
-// The check of the very buffers that were timed, on a sample of rows.
+// The check of the buffers that were timed, on sampled rows.
 struct Checked {
   std::string verdict{};  // PASS, FAIL, or UNCHECKED
-  double error = 0;       // the largest over the rows, as a share of what is allowed: above 1 fails
+  double error = 0;       // largest error of a row divided by the tolerance; above 1 fails
   int rows = 0;
   std::string message{};  // where it failed, or why it was not checked
-  std::string mistake{};  // of a FAIL: the usual mistake that explains the result; verify/diagnose/diagnose.h
+  std::string mistake{};  // for a FAIL, the common mistake that explains it; see verify/diagnose.h
 };
 
 struct Record {
-  int version = kRecordVersion;  // of the line it was read from
-  // ok | unsupported | oom: it does not fit this machine | failed | interrupted | refused: faster than it can be
+  int version = kRecordVersion;  // version of the line it was read from
+  // ok | unsupported | oom: does not fit this machine | failed | interrupted | refused: faster than is possible
   std::string status{"ok"};
-  std::string message{};     // the sentence that belongs to it
-  std::string run{};         // the call of the command it was measured by: the same in all its records
-  int row_records = 0;       // how many records its row has: with fewer of them in a file, the row is unfinished
-  std::string problem{};     // its line
-  std::string pattern{};     // of its lists of blocks; "" where they were drawn, or there are none
-  int64_t active_blocks = 0, shown_blocks = 0;  // of a pattern, or kept: entries of all lists, and what the mask shows
+  std::string message{};     // explains the status
+  std::string run{};         // id of the run of the command, equal in all its records
+  int row_records = 0;       // number of records of the row; with fewer in a file, the row is unfinished
+  std::string problem{};     // problem line, or pass and line of a module
+  std::string pattern{};     // pattern of its block lists; "" if they were drawn at random or there are none
+  int64_t active_blocks = 0, shown_blocks = 0;  // entries of all block lists, and blocks visible through the mask
   double density = 0;        // active / shown
   std::string subject{};     // "cpu_forward", "torch:sdpa"
   std::string device{};      // "cpu", "cuda:0"
   std::string mode{"warm"};  // cold: the last-level cache is flushed before every sample; graph: replayed, and cold
-  double rest_s = 0, heat_s = 0;  // of rest, or of its own work, before every block of samples
+  double rest_s = 0, heat_s = 0;  // rest, or own work, before every batch of samples
   std::string layout{"bhsd"};
   std::string distribution{"normal"};
   uint64_t seed = 0;
-  int threads = 1;           // 0: a GPU
-  int sets = 1;              // of inputs and outputs that were gone round through
-  double input_rms = 0;      // of the queries that were timed, as they lay there: 1 for normal, 0.58 for uniform values
+  int threads = 1;           // 0 on a GPU
+  int sets = 1;              // rotating sets of inputs and outputs
+  double input_rms = 0;      // root mean square of the timed queries: 1 for normal, 0.58 for uniform values
   uint64_t workspace_bytes = 0;
-  double tensor_bytes = 0;   // of inputs and outputs
-  double scores_bytes = 0;   // of the matrix of scores in the type of the keys, which only unfused attention stores
-  double cache_bytes = 0;    // of keys and values, of every branch and compressed; 0: nobody says
-  double taken_bytes = -1;   // measured: what a first call took beside inputs and outputs; below 0: nobody says
-  // Of native sparse attention: keys of the compressed, the selected and the window branch that a call read, and how
-  // many tokens the last two have together; over all queries and groups of heads.
+  double tensor_bytes = 0;   // inputs and outputs
+  double scores_bytes = 0;   // score matrix in the dtype of the keys, which only unfused attention stores
+  double cache_bytes = 0;    // keys and values, of every branch, compressed ones too; 0: unknown
+  double taken_bytes = -1;   // measured: what a first call took besides inputs and outputs; below 0: unknown
+  // Native sparse attention: keys read by the compressed, the selected and the window branch, and the distinct tokens
+  // of the last two together; summed over all queries and GQA groups.
   std::vector<double> tokens_read{};
-  std::vector<std::string> kernels{};  // that a call launches, in order; of a CPU the instruction set of its loops
+  std::vector<std::string> kernels{};  // kernels a call launches, in order; on a CPU the instruction set of its loops
   std::string why{};         // how the backend was chosen
 
-  std::vector<double> samples_ns{};  // all of them, in the order they were taken; each the mean of `calls` calls
+  std::vector<double> samples_ns{};  // all samples in the order taken; each is the mean of `calls` calls
   int calls = 1;
   double median_ns = 0;
   Interval interval{};
@@ -81,43 +81,43 @@ struct Record {
   Outliers outliers{};
   int modes = 1;
   double warm_up_s = 0;
-  double floor_ns = 0;       // an empty call, or of a GPU an empty kernel, through the same timer
-  bool near_floor = false;   // below five floors: the call or the launch itself is a good part of the time
+  double floor_ns = 0;       // an empty call, or on a GPU an empty kernel, through the same timer
+  bool near_floor = false;   // below five floors: the call or the launch is a large part of the time
 
-  std::vector<double> samples_mhz{};  // of a GPU: the clock of its multiprocessors at each sample
+  std::vector<double> samples_mhz{};  // on a GPU, the SM clock at each sample
   double mhz = 0;                     // their median
-  double watts = 0, celsius = 0;      // the largest that NVML said meanwhile; 0: it said nothing
-  std::string slowed_by{};            // "power cap": why the clock was not higher, if NVML named something
-  int late_batches = 0;               // launches of these may be in the time: the host was slower than the gate waits
-  double sustained_ns = 0, joules = 0, sustained_watts = 0;  // of one call, back to back; 0: --energy was not asked for
+  double watts = 0, celsius = 0;      // largest readings of NVML meanwhile; 0: none
+  std::string slowed_by{};            // "power cap": why the clock was not higher, if NVML gave a reason
+  int late_batches = 0;               // batches whose time may include launches: the host was slower than the gate
+  double sustained_ns = 0, joules = 0, sustained_watts = 0;  // per call, back to back; 0 without --energy
 
-  double flops = 0, bytes = 0;  // of one call, core/work.h
-  double gflops = 0, gbs = 0;   // derived: a second
+  double flops = 0, bytes = 0;  // per call, see core/work.h
+  double gflops = 0, gbs = 0;   // derived rates
   double ceiling_gflops = 0, copy_gbs = 0;  // measured in the same process; 0: not measured
-  std::string ceiling{};        // its instruction
+  std::string ceiling{};        // instruction of the ceiling
 
   Checked parity{};
-  std::string baseline{};    // subject this one is compared with; empty: none, or it is the baseline
+  std::string baseline{};    // subject this one is compared with; empty: none, or this is the baseline
   Ratio ratio{};             // time of the baseline / time of this one, interleaved
   double aa_spread = 0;      // smallest difference that may be claimed
   std::string verdict{};     // FASTER | SLOWER | SAME | UNCLEAR
   Provenance provenance{};
 };
 
-std::string to_json(const Record&);  // one line without its end
-// Unknown fields are skipped and missing ones keep their default: a newer file can be read. The version must fit. A
-// line may be anybody's: one that is too deep, has too many names or a number of no use is refused, and costs nothing.
+std::string to_json(const Record&);  // one line without a newline
+// Unknown fields are skipped and missing fields keep their default, so a newer file can be read; the version must fit.
+// Lines are untrusted: one that is too deep, or has too many names or an unusable number, is refused at no cost.
 Status from_json(std::string_view line, Record& out);
-size_t first_missing(std::string_view line, std::span<const char* const> fields);  // as many as fields: none
-// Every row of a file; a mistake names file and line. Empty lines are skipped. An unfinished last line (an interrupted
-// write) is left out, and `unfinished` has a sentence about it. `text`: also the file as it stands; a pipe cannot be
-// read again.
+size_t first_missing(std::string_view line, std::span<const char* const> fields);  // index; fields.size() if none
+// Reads every record of a file; errors name file and line. Empty lines are skipped. An incomplete last line (an
+// interrupted write) is skipped, with a sentence in `unfinished`. `text` receives the content of the file, because a
+// pipe cannot be read again.
 Status read_records(const std::string& path, std::vector<Record>& out, std::vector<std::string>* unfinished = nullptr,
                     std::string* text = nullptr);
 
-// Appends whole rows, each with one write that reaches the disk: what was measured survives whatever comes next. One
-// process at a time has it. A line that a kill left unfinished at the end is cut off; a file whose last line is
-// something else, or a record that cannot be read here, is refused and left alone.
+// Appends whole rows, each with one write that reaches the disk, so a measurement survives whatever comes next. Only
+// one process at a time can open the file. An incomplete last line, left by a killed run, is cut off. A file whose last
+// line is something else, or a record that cannot be read here, is refused and left unchanged.
 class RecordFile {
  public:
   RecordFile() = default;
@@ -126,18 +126,18 @@ class RecordFile {
   ~RecordFile();
   Status open(const std::string& path);
   bool is_open() const { return file_ >= 0; }
-  bool was_torn() const { return killed_; }  // its last line was cut off
-  bool is_foreign() const { return foreign_; }  // not opened for what is in it, and not by the machine
+  bool was_torn() const { return killed_; }     // the last line was cut off
+  bool is_foreign() const { return foreign_; }  // refused because of its content, not because of the machine
   Status write(const Record& r) { return write(std::span(&r, 1)); }
   Status write(std::span<const Record> row);
-  // What whole rows it has. The last row, and no other, is cut off, to be measured again, where it was interrupted, or
-  // where its last line was torn: that is what a kill leaves. A row that lacks records otherwise, or only the end of
-  // its last line, was filtered by somebody, and stays. `cut`: how many records that were.
+  // Returns the complete rows. The last row, and no other, is cut off to be measured again if it was interrupted or its
+  // last line was torn, which is what a killed run leaves. A row that lacks records for any other reason was filtered
+  // by the user and stays. `cut` is the number of records cut off.
   Status resume(std::vector<Record>& out, size_t* cut = nullptr);
 
  private:
   int file_ = -1;
-  bool killed_ = false;  // its last line was torn
+  bool killed_ = false;  // the last line was torn
   bool foreign_ = false;
   std::string path_{};
   Status no(std::string_view what) const;
@@ -146,24 +146,23 @@ class RecordFile {
   Status add(std::string_view bytes) const;
 };
 
-// What makes two records rows of the same question on the same machine from the same sources: `run` and the subject are
-// not of it.
+// Equal for records of the same row on the same machine from the same sources; without `run` and the subject.
 std::string resume_key(const Record&);
 
-// The problem, and behind a bar the pattern of its lists: two patterns may have one problem line.
+// The problem and, after a bar, the pattern of its block lists: two patterns may have the same problem line.
 inline std::string line_text(const Record& r) { return r.pattern.empty() ? r.problem : r.problem + " | " + r.pattern; }
 
-// The name of the CPU or GPU that it ran on, which rules and offers go by. Where it is not known: "cpu", "cuda:0".
+// Name of the CPU or GPU, which rules and offers refer to. device_of() falls back to "cpu" or "cuda:0" if unknown.
 inline const std::string& machine_of(const Record& r) { return r.threads ? r.provenance.cpu : r.provenance.gpu; }
 inline const std::string& device_of(const Record& r) { return machine_of(r).empty() ? r.device : machine_of(r); }
 
-// How it was timed: "cold", "cold, rested 150 ms", "cold, hot 40 ms".
+// The timing mode: "cold", "cold, rested 150 ms", "cold, hot 40 ms".
 std::string timing_text(std::string_view mode, double rest_s, double heat_s);
 inline std::string timing_text(const Record& r) { return timing_text(r.mode, r.rest_s, r.heat_s); }
-// That, on what, and what is not as usual: "cold, cuda:0, bshd", "warm, 2 threads".
+// The timing mode, the device, and settings other than the default: "cold, cuda:0, bshd", "warm, 2 threads".
 std::string setting_text(const Record&);
 
-// The numbers that follow from the samples and from flops and bytes; refuses what is above a ceiling.
+// Computes everything that follows from the samples, flops and bytes. A rate above a ceiling sets status "refused".
 void derive(Record&);
 
 }  // namespace attune

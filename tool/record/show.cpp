@@ -12,7 +12,7 @@
 namespace attune {
 namespace {
 
-// The problem, and of lists of a pattern which one and how dense it came out.
+// The problem and, for block lists of a pattern, the pattern and the resulting density.
 std::string what_text(const Record& r) {
   if (r.pattern.empty()) return r.problem;
   return fmt::format("{}: {} blocks, density {:.4g}", line_text(r), r.active_blocks, r.density);
@@ -23,7 +23,7 @@ std::string time_text(const Record& r) {
   if (r.samples_ns.empty()) return "-";
   return fmt::format("{} ± {:.1f} %", seconds_text(r.median_ns * 1e-9), 100 * half_width(r.interval, r.median_ns));
 }
-// Of the ceiling that is nearer: that of arithmetic, or where memory counts that of copying.
+// Share of the nearer ceiling: arithmetic, or copying if the row is not warm.
 std::string share_text(const Record& r) {
   const double rate = r.ceiling_gflops > 0 ? r.gflops / r.ceiling_gflops : 0;
   const double traffic = r.copy_gbs > 0 && r.mode != "warm" ? r.gbs / r.copy_gbs : 0;
@@ -42,7 +42,7 @@ std::string ratio_text(const Record& r) {
                      digits_text(r.ratio.interval.high));
 }
 
-// Everything one must know before believing the row.
+// Everything a reader must know before trusting the row.
 std::string remarks(const Record& r) {
   std::string all;
   const auto add = [&](const std::string& text) { all += (all.empty() ? "" : ", ") + text; };
@@ -57,18 +57,18 @@ std::string remarks(const Record& r) {
   if (!r.slowed_by.empty()) add("slowed by " + r.slowed_by);
   if (r.tokens_read.size() == 4)
     add(fmt::format("reads {} compressed, {} tokens", digits_text(r.tokens_read[0]), digits_text(r.tokens_read[3])));
-  if (r.late_batches) add("launches are in some of the times");
+  if (r.late_batches) add("some times include launches");
   if (r.mhz > 0) add(fmt::format("{:.0f} MHz", r.mhz));
   if (r.watts > 0) add(fmt::format("{:.0f} W", r.watts));
   if (r.joules > 0)
-    add(fmt::format("{} mJ a call, {:.0f} W and {} sustained", digits_text(1e3 * r.joules), r.sustained_watts,
+    add(fmt::format("{} mJ per call, {:.0f} W and {} sustained", digits_text(1e3 * r.joules), r.sustained_watts,
                     seconds_text(r.sustained_ns * 1e-9)));
   if (constexpr std::string_view kPeer = "a peer: "; r.why.starts_with(kPeer)) add(r.why.substr(kPeer.size()));
   if (!r.message.empty()) add(r.message);
   return all;
 }
 
-// A line of the table that grows while a person watches: under its problem, in columns.
+// One line of the live table, in columns under its problem.
 std::string live_text(const Record& r) {
   std::string text = fmt::format("  {:<18} {:>18} {:>9} {:<10}", r.subject, time_text(r),
                                  r.gflops > 0 ? digits_text(r.gflops) : "-", r.gflops > 0 ? "GFLOP/s" : "");
@@ -78,7 +78,7 @@ std::string live_text(const Record& r) {
   return text;
 }
 
-// Characters and not bytes: "±" is two of those.
+// Width in characters, not bytes: "±" has two bytes.
 size_t width(const std::string& text) {
   return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }

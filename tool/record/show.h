@@ -1,4 +1,4 @@
-// What a person sees of a benchmark: progress while it runs, one line a row where nobody watches, a table at the end.
+// The visible output of a benchmark: progress on a terminal, one line per record otherwise, and a table at the end.
 #pragma once
 #include <cstdio>
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace attune {
 
-bool colour_wanted(bool terminal);  // NO_COLOR, as no-color.org asks
+bool colour_wanted(bool terminal);  // respects NO_COLOR, see no-color.org
 
-// On a terminal a table that grows, and below it one line that is overwritten; otherwise one line a record.
+// On a terminal, a growing table with one overwritten line below it; otherwise one line per record.
 class Progress {
  public:
   Progress(bool live, double total_weight, size_t rows) : live_(live), total_(total_weight), rows_(rows) {}
   void begin(const std::string& row, double weight, double now_s);
-  void share(double part, double now_s);  // of the row, 0 ... 1
+  void share(double part, double now_s);  // progress within the row, 0 ... 1
   void end(const std::vector<Record>&);
   void clear() const;
 

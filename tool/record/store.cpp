@@ -11,10 +11,10 @@ namespace {
 
 constexpr int kRow = 100, kDone = 101;           // SQLITE_ROW, SQLITE_DONE
 constexpr int kReadWrite = 2, kCreate = 4;       // SQLITE_OPEN_*
-constexpr int64_t kId = 0x6174746e;              // "attn": application_id, by which a store is known
+constexpr int64_t kId = 0x6174746e;              // "attn": application_id that identifies a store
 const auto kCopy = reinterpret_cast<void (*)(void*)>(intptr_t(-1));  // SQLITE_TRANSIENT
 
-// The few functions of it that are needed.
+// The functions of SQLite in use.
 struct Sqlite {
   int (*open)(const char*, void**, int, const char*) = nullptr;
   int (*close)(void*) = nullptr;
@@ -102,36 +102,36 @@ Status Store::each(const char* sql, const std::vector<std::string>& values, Rows
 
 Status Store::open(const std::string& path, bool create) {
   path_ = path;
-  if (path.empty()) return Status::no("store: nothing says where it is: give --db, or set ATTUNE_STORE or HOME");
+  if (path.empty()) return Status::no("store: no path; give --db, or set ATTUNE_STORE or HOME");
   const Sqlite& s = sqlite();
-  if (!s.missed.empty()) return Status::no("store: SQLite is not here: ", s.missed);
+  if (!s.missed.empty()) return Status::no("store: SQLite is not installed: ", s.missed);
   std::error_code error;
   const bool is_new = !std::filesystem::exists(path, error);
-  if (is_new && !create) return Status::no("store: '", path, "' is not there yet: attune store FILE makes it");
+  if (is_new && !create) return Status::no("store: '", path, "' does not exist; attune store FILE creates it");
   if (const auto folder = std::filesystem::path(path).parent_path(); is_new && !folder.empty()) {
     std::filesystem::create_directories(folder, error);
-    if (error) return Status::no("store: '", folder.string(), "' cannot be made: ", error.message());
+    if (error) return Status::no("store: '", folder.string(), "' cannot be created: ", error.message());
   }
   if (s.open(path.c_str(), &db_, kReadWrite | (create ? kCreate : 0), nullptr) != 0) return no("cannot be opened");
-  constexpr int kPatience = 10000;  // ms, for another process that writes
+  constexpr int kPatience = 10000;  // ms to wait for another process that writes
   (void)s.wait(db_, kPatience);
   bool is_made = false;
   if (Status bad = look(is_made); !bad.ok() || is_made) return bad;
   if (Status bad = run("begin immediate"); !bad.ok()) return bad;
-  Status made = look(is_made);  // another process may have made it meanwhile
+  Status made = look(is_made);  // another process may have created it meanwhile
   if (made.ok() && !is_made)
     made = run(join(kSchema, "pragma application_id = ", kId, "; pragma user_version = 1;").c_str());
   return made.ok() ? run("commit") : ((void)run("rollback"), made);
 }
 
-// The tables first: a store that is made between the two questions has its name by the second.
+// Counts the tables first: a store created between the two queries has its application_id by the second.
 Status Store::look(bool& is_made) const {
   Rows id, tables;
   if (Status bad = each("select count(*) from sqlite_master", {}, tables); !bad.ok()) return bad;
   if (Status bad = each("pragma application_id", {}, id); !bad.ok()) return bad;
   is_made = id[0][0] == join(kId);
   if (is_made || tables[0][0] == "0") return Status::good();
-  return Status::no("store: '", path_, "' is a database of something else, and is left alone");
+  return Status::no("store: '", path_, "' is a database of another program; it is left unchanged");
 }
 
 Status Store::add_all(std::span<const Record> records, size_t& added, std::string_view baseline) const {
@@ -160,8 +160,8 @@ Status Store::add(std::span<const Record> records, size_t& added) {
 }
 
 Status Store::set_baseline(const std::string& name, std::span<const Record> records) {
-  if (name.empty()) return Status::no("store: a baseline has a name");
-  if (records.empty()) return Status::no("store: a baseline has records, and there are none");
+  if (name.empty()) return Status::no("store: a baseline needs a name");
+  if (records.empty()) return Status::no("store: no records given for the baseline");
   if (Status s = run("begin immediate"); !s.ok()) return s;
   Rows nothing;
   size_t added = 0;
@@ -174,7 +174,7 @@ void Store::read(const Rows& rows, std::vector<Record>& out) {
   for (const auto& row : rows) {
     Record r;
     if (const Status s = from_json(row[1], r); s.ok()) out.push_back(std::move(r));
-    else left_out_.push_back(join(path_, ": record ", row[0], " is left out: ", s.message));
+    else left_out_.push_back(join(path_, ": skipped record ", row[0], ": ", s.message));
   }
 }
 
@@ -197,7 +197,7 @@ Status Store::baseline(const std::string& name, std::vector<Record>& out) {
     if (Status s = baselines(all); !s.ok()) return s;
     std::string names;
     for (const Named& n : all) names += join(names.empty() ? "" : ", ", n.name);
-    return Status::no("store: the baseline '", name, "' is not one of ", names.empty() ? "none at all" : names);
+    return Status::no("store: no baseline '", name, "'; ", names.empty() ? "the store has none" : "it has ", names);
   }
   return read(rows, out), Status::good();
 }

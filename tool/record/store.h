@@ -1,6 +1,6 @@
-// Records of all times in one SQLite file: history, trends, baselines. The record itself is kept as the line it was, so
-// nothing is lost and a store can be turned into a file again; the columns beside it are only there to be searched.
-// SQLite is opened at run time, and without it all of this refuses with a sentence.
+// Keeps records in one SQLite file, for history, trends and baselines. Each record is stored as its line, so nothing is
+// lost and a store can be written out again; the other columns only serve searching. SQLite is opened at run time;
+// without it every function fails with a message.
 #pragma once
 #include <span>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace attune {
 
-// $ATTUNE_STORE, or attune/records.db below $XDG_DATA_HOME or ~/.local/share. Empty: nothing says where.
+// $ATTUNE_STORE, or attune/records.db below $XDG_DATA_HOME or ~/.local/share. Empty if none of them is set.
 std::string default_store();
 
 class Store {
@@ -20,21 +20,21 @@ class Store {
   Store& operator=(const Store&) = delete;
   ~Store();
 
-  // Made, with its folder, where it is not there and `create` says so. A file that is something else is refused.
+  // With `create`, a missing store is created together with its folder. A file of another kind is refused.
   Status open(const std::string& path, bool create);
-  // All of them or none; a record that is there already stays once. `added`: how many are new.
+  // Adds all records or none. A record that is already stored is kept once; `added` counts the new ones.
   Status add(std::span<const Record>, size_t& added);
 
   struct Filter {
     std::string problem{}, subject{};  // empty: all
   };
-  // By time, then in the order they were added. One that cannot be read, which a newer version or another program may
-  // have added, keeps nobody from the others: left_out() has a sentence about it.
+  // Returns records by time, then in the order they were added. A record that cannot be read, perhaps from a newer
+  // version or another program, is skipped; left_out() has a sentence about it.
   Status find(const Filter&, std::vector<Record>& out);
 
-  // Under this name from now on: these, which are added, and no others.
+  // Adds these records and makes them, and no others, the baseline of this name.
   Status set_baseline(const std::string& name, std::span<const Record>);
-  Status baseline(const std::string& name, std::vector<Record>& out);  // a name that is not there is refused
+  Status baseline(const std::string& name, std::vector<Record>& out);  // fails for an unknown name
   struct Named { std::string name{}; int64_t records = 0; };
   Status baselines(std::vector<Named>& out);
   struct Size { int64_t records = 0, runs = 0; std::string first{}, last{}; };
@@ -50,11 +50,11 @@ class Store {
   Status look(bool& is_made) const;
   using Rows = std::vector<std::vector<std::string>>;
   Status each(const char* sql, const std::vector<std::string>& values, Rows& out) const;
-  void read(const Rows& rows, std::vector<Record>& out);  // of id and line
+  void read(const Rows& rows, std::vector<Record>& out);  // rows of id and line
   Status add_all(std::span<const Record>, size_t& added, std::string_view baseline) const;
 };
 
-// What stays the same while time goes by: the row, its subject, the machine. A trend is along one of these.
+// Key of a trend, constant over time: the row, its subject and the machine.
 std::string trend_key(const Record&);
 
 }  // namespace attune

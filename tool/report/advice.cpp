@@ -1,6 +1,6 @@
-// What to use for which kind of work, said by the rows alone: of the subjects that were measured on the same problem
-// the fastest whose result was right, and where another one is clearly faster. Nothing is said of what was not
-// measured, and of results that were not checked only how many there are.
+// Recommends a subject for each kind of work, from the rows alone: the fastest subject with correct results on the same
+// problems, and the exceptions where another one is clearly faster. Nothing is stated about what was not measured;
+// results that were not checked are only counted.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,16 +17,16 @@ std::string use_of(const Problem& p) {
     return fmt::format("{} attention, {}", variant, p.pass == Pass::backward ? "backward" : "forward");
   if (p.mask.blocks.q) return p.pass == Pass::backward ? "Block-sparse, backward" : "Block-sparse, forward";
   if (p.pass == Pass::backward) return "Training: the backward";
-  // One token, or a few that were guessed, against a cache.
+  // One token, or a few speculative ones, against a cache.
   if (p.len_q <= 16 && p.len_k > p.len_q) return "Decoding from a cache";
   return p.len_q < p.len_k ? "Prefill behind a cache" : "Prefill and training: the forward";
 }
 
-// One problem under one way of timing: who was measured, fastest first.
+// One problem with one timing: the subjects measured, fastest first.
 struct Contest {
   const Measurement* first = nullptr;
   std::vector<const Measurement*> by_time{};
-  bool clear() const {  // the first is faster by more than may be noise
+  bool clear() const {  // the first is faster by more than noise
     const Record &a = *by_time[0]->record, &b = *by_time[1]->record;
     return a.interval.high < b.interval.low && b.median_ns > a.median_ns * (1 + std::max(a.aa_spread, b.aa_spread));
   }
@@ -55,7 +55,7 @@ std::vector<Contest> contests_of(const std::vector<const Measurement*>& rows) {
   return all;
 }
 
-// "fa3 is faster for bf16 d64 causal at 512 ... 1K (3 problems, up to 1.20x)", a sentence a subject and kind.
+// "fa3 for bf16 d64 causal at 512 ... 1K keys: 3 problems, up to 1.20x as fast as ...", one per subject and kind.
 std::vector<std::string> exceptions(const std::vector<Contest>& contests, const std::string& best) {
   struct Found { std::set<int> lengths{}; int count = 0; double most = 1; };
   std::map<std::pair<std::string, std::string>, Found> found;
@@ -83,7 +83,7 @@ std::vector<std::string> exceptions(const std::vector<Contest>& contests, const 
 
 Advice advise(const std::string& use, const std::vector<Contest>& contests) {
   Advice a{.use = use};
-  std::vector<const Contest*> held;  // those with two subjects or more
+  std::vector<const Contest*> held;  // contests with at least two subjects
   std::set<std::string> alone;
   for (const Contest& c : contests) {
     if (c.by_time.size() > 1) held.push_back(&c);
@@ -92,7 +92,7 @@ Advice advise(const std::string& use, const std::vector<Contest>& contests) {
   if (held.empty()) {
     std::string names;
     for (const std::string& s : alone) names += (names.empty() ? "" : ", ") + s;
-    a.sentence = fmt::format("Only {} was measured, at {}: nothing says whether another is faster.", names,
+    a.sentence = fmt::format("Only {} was measured, at {}: no comparison is possible.", names,
                              counted(contests.size(), "problem"));
     return a;
   }
@@ -149,7 +149,7 @@ std::vector<Advice> advice_of(const Measurements& rows) {
   for (const std::string& use : order) {
     const size_t left_out = unchecked[use];
     if (by_use[use].empty()) {
-      all.push_back({.use = use, .sentence = fmt::format("Nothing is recommended: of {} no result was checked.",
+      all.push_back({.use = use, .sentence = fmt::format("No recommendation: none of {} has a checked result.",
                                                          counted(left_out, "row"))});
       continue;
     }

@@ -10,7 +10,7 @@
 namespace attune {
 namespace {
 
-// How many records are so, and the first of them as an example.
+// The number of matching records, and the first of them as an example.
 struct Found {
   int count = 0;
   std::string example{};
@@ -23,7 +23,7 @@ Found find(const std::vector<Record>& records, Test test) {
   return f;
 }
 
-// "NVIDIA H200, GPU-..., VBIOS 96.00, driver 580.65, CUDA 13.0, 700 W, ECC on"; empty: none was used.
+// "NVIDIA H200, GPU-..., VBIOS 96.00, driver 580.65, CUDA 13.0, 700 W, ECC on"; empty if no GPU was used.
 std::string gpu_text(const Provenance& p) {
   if (p.gpu.empty()) return "";
   std::string text = p.gpu;
@@ -78,29 +78,29 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
   for (const std::string& status : statuses)
     say(find(records, [&](const Record& r) { return r.status == status; }), join("ended as '", status, "'"));
   say(find(records, [](const Record& r) { return r.parity.verdict == "FAIL"; }),
-      "failed the check of their result: their times mean nothing");
+      "computed a wrong result: their times mean nothing");
   const auto ok = [](const Record& r) { return r.status == "ok"; };
   say(find(records,
            [&](const Record& r) { return ok(r) && (r.parity.verdict.empty() || r.parity.verdict == "UNCHECKED"); }),
-      "were not checked for their result");
+      "have a result that was not checked");
   say(find(records, [&](const Record& r) { return ok(r) && r.ended_by == "time"; }),
-      "ran out of time before the interval was as narrow as asked");
+      "ran out of time before the interval reached the requested precision");
   say(find(records, [&](const Record& r) { return ok(r) && r.near_floor && r.threads; }),
-      "are within five times the cost of an empty call: the call itself is a good part of them");
+      "are within five times the cost of an empty call, which is a large part of their time");
   say(find(records, [&](const Record& r) { return ok(r) && r.near_floor && !r.threads; }),
       "are within five times the cost of an empty kernel: launch-bound");
   say(find(records, [&](const Record& r) { return ok(r) && !r.slowed_by.empty(); }),
-      "ran while the GPU held its clock back");
+      "ran while the GPU throttled its clock");
   say(find(records, [&](const Record& r) { return ok(r) && r.provenance.gpu_most_mhz > 0 && r.mhz > 0 &&
                                                   r.mhz < 0.75 * r.provenance.gpu_most_mhz; }),
       "ran at less than three quarters of the GPU's highest clock: THROTTLED");
   say(find(records, [&](const Record& r) { return ok(r) && r.late_batches > 0; }),
-      "have launches of the host in some of their times");
+      "include launch time of the host in some samples");
   say(find(records, [&](const Record& r) { return ok(r) && r.modes > 1; }),
-      "have samples with more than one peak: one median describes nobody");
+      "have samples with more than one mode, which one median cannot describe");
   say(find(records, [&](const Record& r) { return ok(r) && r.outliers.high_severe * 20 > int(r.samples_ns.size()); }),
       "have severe outliers in more than 5 % of their samples");
-  say(find(records, [](const Record& r) { return r.provenance.dirty; }), "come from a build with changed files");
+  say(find(records, [](const Record& r) { return r.provenance.dirty; }), "come from a build with uncommitted changes");
   say(find(records,
            [](const Record& r) {
              return r.threads && !r.provenance.governor.empty() && r.provenance.governor != "performance";
@@ -114,14 +114,16 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
     else gpus.insert(r.provenance.gpu + r.provenance.gpu_uuid);
   }
   if (spread > 0)
-    all.push_back(fmt::format("A thing timed against itself differed by up to {} %: nothing smaller is claimed.",
+    all.push_back(fmt::format("The A/A spread was up to {} %: no smaller difference is claimed.",
                               digits_text(100 * spread, 2)));
   if (cpus.size() > 1)
-    all.push_back(fmt::format("The rows come from {} different CPUs: only rows of one machine compare.", cpus.size()));
+    all.push_back(
+        fmt::format("The rows come from {} different CPUs: only rows of one machine are comparable.", cpus.size()));
   if (gpus.size() > 1)
-    all.push_back(fmt::format("The rows come from {} different GPUs: only rows of one card compare.", gpus.size()));
-  all.push_back("Medians of all samples, none dropped; intervals are of the median, by ranks.");
-  all.push_back("FLOPs count the pairs that are visible; bytes count every input read and every output written once.");
+    all.push_back(
+        fmt::format("The rows come from {} different GPUs: only rows of one card are comparable.", gpus.size()));
+  all.push_back("Medians are over all samples, none dropped; intervals are those of the median, by ranks.");
+  all.push_back("FLOPs count visible pairs; bytes count every input read once and every output written once.");
   return all;
 }
 

@@ -1,4 +1,4 @@
-// What was checked, how the machine ran meanwhile, what changed since an earlier run, and every row as it is.
+// Report sections on the checks, the clock and power meanwhile, the changes since an earlier run, and every row.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 Chart trace(const Measurements& rows, std::string_view what, std::string_view unit, double (*value)(const Record&)) {
   Chart c{.title = fmt::format("{} by row", what),
-          .x_label = "row, in the order they were taken",
+          .x_label = "row, in the order of measurement",
           .y_label = fmt::format("{}", unit),
           .log_x = false,
           .from_zero = false};
@@ -47,13 +47,13 @@ Section parity_section(const Measurements& rows) {
   Section section{.id = "parity", .title = "Parity"};
   struct Count {
     std::map<std::string, int> verdicts{};
-    const Record* worst = nullptr;  // by its share of what is allowed
+    const Record* worst = nullptr;  // largest share of the tolerance
     int64_t checked = 0;
   };
   std::vector<std::string> order;
   std::map<std::string, Count> by_subject;
   Table failures{.caption = "What failed the check",
-                 .head = {"problem", "subject", "error, of what is allowed", "why"}};
+                 .head = {"problem", "subject", "error / tolerance", "why"}};
   for (const Measurement& row : rows.all) {
     if (!row.judged()) continue;
     const Record& r = *row.record;
@@ -67,8 +67,8 @@ Section parity_section(const Measurements& rows) {
                                number_cell(r.parity.error, factor_text(r.parity.error), Tone::bad),
                                {r.parity.message + (r.parity.mistake.empty() ? "" : "; " + r.parity.mistake)}});
   }
-  Table t{.caption = "Results checked on the very buffers that were timed, on drawn rows of each",
-          .head = {"subject", "verdicts", "rows of results", "worst error, of what is allowed", "worst at"}};
+  Table t{.caption = "Results checked on the timed buffers, on sampled rows of each",
+          .head = {"subject", "verdicts", "rows of results", "worst error / tolerance", "worst at"}};
   for (const std::string& subject : order) {
     const Count& c = by_subject[subject];
     std::string verdicts;
@@ -93,7 +93,7 @@ Section parity_section(const Measurements& rows) {
 Section trace_section(const Measurements& rows) {
   Section section{.id = "trace", .title = "Clock and power"};
   Figure f;
-  f.table = {.caption = "Of each row, in the order they were taken",
+  f.table = {.caption = "Every row, in the order of measurement",
              .head = {"row", "problem", "subject", "MHz", "MHz, least ... most", "W", "\u00B0C", "held back by"},
              .facets = {2, 7}};
   double x = 0;
@@ -118,9 +118,9 @@ Section trace_section(const Measurements& rows) {
   Chart clock = trace(rows, "Clock", "MHz", [](const Record& r) { return r.mhz; });
   Chart power = trace(rows, "Power", "W", [](const Record& r) { return r.watts; });
   if (!clock.series.empty())
-    f.plots.push_back({"Clock of the multiprocessors, measured: median over the samples of a row", std::move(clock)});
+    f.plots.push_back({"Measured SM clock: median over the samples of a row", std::move(clock)});
   if (!power.series.empty())
-    f.plots.push_back({"Power, the most that was said while a row was measured", std::move(power)});
+    f.plots.push_back({"Power: the highest reading while a row was measured", std::move(power)});
   section.figures.push_back(std::move(f));
   return section;
 }
@@ -129,13 +129,13 @@ Section regression_section(const std::vector<Record>& before, const std::vector<
   Section section{.id = "regressions", .title = "Against the earlier run"};
   if (before.empty()) return section;
   const Changes changes = compare(before, now, {});
-  Table t{.caption = "Time before by time now, so above 1 is faster now",
+  Table t{.caption = "Time before divided by time now, so above 1 is faster now",
           .head = {"problem", "subject", "timing", "before", "now", "times as fast", "95 % interval", "verdict",
                    "note"},
           .facets = {7}};
   std::vector<const ChangedRow*> rows;
   for (const ChangedRow& row : changes.rows) rows.push_back(&row);
-  const auto rank = [](const ChangedRow* r) {  // what is worst is first
+  const auto rank = [](const ChangedRow* r) {  // the worst first
     return std::pair(r->change == Change::broken ? 0 : r->change == Change::missing ? 1 : 2,
                      r->ratio.interval.confidence > 0 ? r->ratio.value : INFINITY);
   };
@@ -167,7 +167,7 @@ Section regression_section(const std::vector<Record>& before, const std::vector<
 
 Section every_row_section(const Measurements& rows) {
   Section section{.id = "rows", .title = "Every row"};
-  Table t{.caption = "As they stand in the files",
+  Table t{.caption = "All rows of the files",
           .head = {"pass", "dtype", "problem", "subject", "status", "median", "half interval", rows.rate_unit,
                    "against baseline", "verdict", "parity"},
           .facets = {0, 1, 3, 9}};

@@ -1,4 +1,4 @@
-// Subjects against their baselines: a heat map of speed-ups by family and length, with the lines of tuned thresholds.
+// Subjects against their baselines: a heat map of speed-ups by family and length, with lines at tuned thresholds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::string ratio_text(const Ratio& r) {
   return fmt::format("{} [{}, {}]", factor_text(r.value), digits_text(r.interval.low), digits_text(r.interval.high));
 }
 
-// The least length from which a rule sends this problem to the subject; 0: none does.
+// The smallest length from which a rule selects the subject for this problem; 0 if no rule does.
 int threshold(Problem p, const std::string& subject, const std::vector<Rule>& rules, std::string& source) {
   int least = 0;
   for (const Rule& rule : rules) {
@@ -99,10 +99,10 @@ Section comparison_section(const Measurements& rows, const std::vector<Rule>& ru
     section.figures.push_back(std::move(figure));
   }
   if (section.figures.empty()) return section;
-  section.notes.push_back("Times as fast as the baseline, both timed interleaved, by problem and length. "
+  section.notes.push_back("Speed relative to the baseline, both timed interleaved, by problem and length. "
                           "\u25B2 faster, \u25BC slower, = the same, ? unclear.");
-  if (lines) section.notes.push_back("A heavy line: from here on the tuned file chooses this subject.");
-  else if (!rules.empty()) section.notes.push_back("The tuned file has no rule for what is compared here.");
+  if (lines) section.notes.push_back("A heavy line marks the length from which the tuned file chooses this subject.");
+  else if (!rules.empty()) section.notes.push_back("The tuned file has no rule for the rows compared here.");
   return section;
 }
 

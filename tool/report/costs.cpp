@@ -1,4 +1,4 @@
-// What rows cost with the offers of a price file: of a million calls, and how much work a dollar buys.
+// The cost of rows with the offers of a price file: per million calls, and the work that a dollar buys.
 #include <fmt/format.h>
 
 #include <set>
@@ -14,7 +14,7 @@ std::vector<RowCost> costs_of(const Measurements& rows, const std::vector<Offer>
     if (!row.ok()) continue;
     for (const Offer& offer : offers) {
       if (!offer.fits(device_of(*row.record))) continue;
-      const double usd = offer.usd_a_second() * row.record->median_ns * 1e-9;  // of one call
+      const double usd = offer.usd_a_second() * row.record->median_ns * 1e-9;  // one call
       RowCost c{.row = &row, .offer = &offer, .usd_a_million = usd * 1e6};
       if (usd > 0) {
         c.flops_a_usd = row.record->flops / usd;
@@ -41,8 +41,8 @@ Section cost_section(const Measurements& rows, const std::vector<Offer>& offers)
   const std::vector<RowCost> costs = costs_of(rows, offers);
   if (costs.empty()) return section;
 
-  Table runs{.caption = "This run, in samples and warm-up on the device of each offer",
-             .head = {"offer", "device", "$ an hour", "billed by", "minimum", "time", "$ of this run, at least"}};
+  Table runs{.caption = "This run: samples and warm-up on the device of each offer",
+             .head = {"offer", "device", "$ per hour", "billed by", "minimum", "time", "$ of this run, at least"}};
   std::set<const Offer*> used;
   for (const RowCost& c : costs) used.insert(c.offer);
   for (const Offer& o : offers) {
@@ -59,7 +59,7 @@ Section cost_section(const Measurements& rows, const std::vector<Offer>& offers)
   section.figures.push_back({"", {}, std::move(runs)});
 
   Table t{.caption = "What a call costs while it runs, without rounding and minimum",
-          .head = {"problem", "subject", "offer", "$ a million calls", "million tokens a $", "PFLOP a $"},
+          .head = {"problem", "subject", "offer", "$ per million calls", "million tokens per $", "PFLOP per $"},
           .facets = {1, 2}};
   for (const RowCost& c : costs)
     t.rows.push_back({{line_text(*c.row->record)},

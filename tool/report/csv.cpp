@@ -1,4 +1,4 @@
-// Records as CSV (RFC 4180), for a spreadsheet: a line each, times in nanoseconds, samples left out.
+// Records as CSV (RFC 4180) for a spreadsheet: one line each, times in nanoseconds, without samples.
 #include <fmt/format.h>
 
 #include "core/problem.h"
@@ -7,7 +7,7 @@
 namespace attune {
 namespace {
 
-// A field that a spreadsheet would take for a formula gets an apostrophe, as its own export would write it.
+// A field that a spreadsheet would read as a formula gets an apostrophe in front.
 std::string field(std::string_view text) {
   std::string s = text.empty() || std::string_view("=+-@\t\r").find(text[0]) == std::string_view::npos
                       ? std::string(text) : "'" + std::string(text);

@@ -64,7 +64,7 @@ std::string sha256_base64(std::string_view text) {
     block(state, reinterpret_cast<const unsigned char*>(padded.data()) + at, c.cube);
 
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::array<uint32_t, 33> bytes{};  // and one of zero, so that the last three are whole
+  std::array<uint32_t, 33> bytes{};  // 32 and a zero, so that the last group of three is full
   for (size_t n = 0; n < 32; ++n) bytes[n] = state[n / 4] >> (24 - 8 * (n % 4)) & 255;
   std::string out;
   for (size_t n = 0; n < 33; n += 3) {

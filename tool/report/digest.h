@@ -1,4 +1,4 @@
-// SHA-256 as a Content-Security-Policy names a script or a style: the page allows these bytes and no others.
+// SHA-256 in the form that a Content-Security-Policy uses to allow exactly one script or style.
 #pragma once
 #include <string>
 #include <string_view>

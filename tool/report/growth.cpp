@@ -1,4 +1,4 @@
-// How time and memory grow with the length: fitted exponents, and memory a token by length.
+// How time and memory grow with the length: fitted exponents, and memory per token by length.
 #include <fmt/format.h>
 
 #include <set>
@@ -10,7 +10,7 @@
 namespace attune {
 namespace {
 
-// Powers of 1000, as MB a token are.
+// Powers of 1000, like the MB per token.
 std::string bytes_tick(double bytes) {
   const std::string s = count_text(bytes, "B");
   const size_t space = s.find(' ');
@@ -26,11 +26,11 @@ TableCell interval_cell(const Fit& f) {
   return number_cell(f.high - f.low, fmt::format("{:.2f} ... {:.2f}", f.low, f.high));
 }
 
-// Records of the first version do not say it.
+// Records of version 1 lack the field.
 double scores_of(const Measurement& row) {
   return row.record->scores_bytes > 0 ? row.record->scores_bytes : scores_bytes(row.whole);
 }
-// What must move is what there is, in records that do not say it.
+// For records that lack the field, the bytes that must move.
 double tensor_bytes(const Record& r) { return r.tensor_bytes > 0 ? r.tensor_bytes : r.bytes; }
 
 }  // namespace
@@ -70,7 +70,8 @@ std::vector<Growth> growth_of(const Measurements& rows) {
 Section scaling_section(const Measurements& rows) {
   Section section{.id = "scaling", .title = "Scaling"};
   Table t{.caption = "Exponents of the length",
-          .head = {"problems", "subject", "lengths", "time", "95 % interval", "time a token", "memory", "worst point"},
+          .head = {"problems", "subject", "lengths", "time", "95 % interval", "time per token", "memory",
+                   "worst point"},
           .facets = {1}};
   for (const Growth& g : growth_of(rows))
     t.rows.push_back({{g.family},
@@ -83,29 +84,29 @@ Section scaling_section(const Measurements& rows) {
                       number_cell(g.time.worst, factor_text(g.time.worst))});
   if (t.rows.empty()) return section;
   section.notes.push_back(
-      "Time grows as length to the power of the exponent: 2 for attention over all pairs, 1 where each token sees as "
-      "many keys. Fitted to the logarithms; the worst point is how far one lies from the line.");
+      "Time grows as length to the power of the exponent: 2 for attention over all pairs, 1 if each token sees a "
+      "constant number of keys. Fitted to the logarithms; the worst point is the largest distance from the line.");
   section.figures.push_back({"", {}, std::move(t)});
   return section;
 }
 
 Section memory_section(const Measurements& rows) {
-  constexpr int kMostPlots = 12;  // they look alike, and a page of hundreds is slow
-  Section section{.id = "memory", .title = "Memory a token"};
+  constexpr int kMostPlots = 12;  // they look alike, and hundreds make a slow page
+  Section section{.id = "memory", .title = "Memory per token"};
   int families = 0;
   Figure f;
-  f.table = {.caption = "Of one call",
-             .head = {"problem", "length", "subject", "tensors", "workspace", "measured", "MB a token",
+  f.table = {.caption = "Memory of one call",
+             .head = {"problem", "length", "subject", "tensors", "workspace", "measured", "MB per token",
                       "scores, not stored", "keys and values"},
              .facets = {2}};
   for (const auto& [family, some] : families_of(rows)) {
-    Chart c{.title = "Memory a token by length: " + family,
+    Chart c{.title = "Memory per token by length: " + family,
             .x_label = "length (keys)",
-            .y_label = "a token",
+            .y_label = "bytes per token",
             .log_y = true,
             .x_text = length_text,
             .y_text = bytes_tick};
-    std::map<std::string, std::map<int, Point>> subjects;  // how they were timed does not matter here
+    std::map<std::string, std::map<int, Point>> subjects;  // the timing mode does not matter here
     std::map<std::string, int> looks;
     std::map<int, Point> stored;
     std::vector<std::vector<TableCell>> lines;
@@ -116,7 +117,7 @@ Section memory_section(const Measurements& rows) {
       const double a_token = bytes / row.tokens(), scores = scores_of(row);
       looks.emplace(row.subject, rows.looks.at(row.series));
       subjects[row.subject][row.length] = {double(row.length), a_token, a_token, a_token,
-                                         fmt::format("{}\n{}: {} a token, {} of it beside the tensors", line_text(r),
+                                         fmt::format("{}\n{}: {} per token, {} of it besides the tensors", line_text(r),
                                                      row.subject, count_text(a_token, "B"),
                                                      count_text((bytes - tensor_bytes(r)) / row.tokens(), "B"))};
       const double whole = (tensor_bytes(r) + scores) / row.tokens();
@@ -148,9 +149,9 @@ Section memory_section(const Measurements& rows) {
   section.figures.push_back(std::move(f));
   if (families > kMostPlots)
     section.notes.push_back(fmt::format("{} of {} families are drawn; the table has all.", kMostPlots, families));
-  section.notes.push_back("Inputs and outputs once, and the exact workspace of the plan; of peers what a first call "
-                          "was measured to take, where it was. Measured is what a first call took beside its tensors: "
-                          "pages of the process, or of the GPU what was no longer free, code that was loaded with it.");
+  section.notes.push_back("Inputs and outputs once, and the exact workspace of the plan; for peers what a first call "
+                          "was measured to take, if it was. Measured is what a first call took besides its tensors: "
+                          "pages of the process, or on a GPU memory that was no longer free, loaded code included.");
   return section;
 }
 

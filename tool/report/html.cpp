@@ -1,5 +1,5 @@
-// The report as one HTML page: no network, no file beside it, readable without its script. Its policy allows the style
-// and the script that are written here, by their hashes, and nothing else; served, also a question to its own origin.
+// The report as one HTML page: no network, no other files, readable without its script. Its Content-Security-Policy
+// allows only this style and this script, by their hashes; a served page may also query its own origin.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,23 +20,23 @@ std::string list(const std::vector<std::string>& sentences, std::string_view typ
 
 std::string tone(Tone t) { return t == Tone::good ? "good" : t == Tone::bad ? "bad" : t == Tone::weak ? "weak" : ""; }
 
-// A column is one of numbers where any of its cells sorts by one.
+// A column is numeric if any of its cells sorts by a number.
 bool numeric(const Table& t, size_t column) {
   for (const auto& row : t.rows)
     if (column < row.size() && !std::isnan(row[column].sort)) return true;
   return false;
 }
 
-// Seven digits sort as well as seventeen. None are needed where the text begins with the number and has no unit that
-// may differ between cells: the script reads those.
+// The sort key; seven digits sort as well as seventeen. It is omitted if the text begins with the number and its unit
+// cannot differ between cells: the script then reads the text.
 std::string sort_value(const TableCell& cell) {
   const size_t end = cell.text.find_first_not_of("0123456789.");
   const std::string_view unit = std::string_view(cell.text).substr(std::min(end, cell.text.size()));
   if (end != 0 && (unit.empty() || unit == "x" || unit == " %")) return "";
-  return fmt::format(" data-v=\"{:.7g}\"", std::clamp(cell.sort, -1e308, 1e308));  // no number of JavaScript is "inf"
+  return fmt::format(" data-v=\"{:.7g}\"", std::clamp(cell.sort, -1e308, 1e308));  // JavaScript cannot parse "inf"
 }
 
-// A table ends its cells and rows without end tags, as HTML allows: a sixth of a large page.
+// Cells and rows have no end tags, as HTML allows; they would be a sixth of a large page.
 std::string table(const Table& t) {
   std::string html = "<div class=\"scroll\"><table";
   if (!t.facets.empty()) html += fmt::format(" data-facets=\"{}\"", fmt::join(t.facets, ","));
@@ -98,7 +98,7 @@ std::string uses(const std::vector<Advice>& all) {
   return html + "</div>\n";
 }
 
-// Few origins with many fields: a list reads better than a table as wide as the page.
+// Origins are few and have many fields, so a list reads better than a wide table.
 std::string origins(const Table& t) {
   std::string html;
   for (const auto& row : t.rows) {

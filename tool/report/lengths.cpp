@@ -1,4 +1,4 @@
-// Time and rate by length, a pair of plots for each family of problems; those of a single length share one table.
+// Time and rate by length: a pair of plots per family of problems. Families with a single length share one table.
 #include <fmt/format.h>
 
 #include <set>
@@ -54,7 +54,7 @@ Point point_of(const Measurements& rows, const Measurement& row, bool rate) {
                                         row.length, nanoseconds_text(r.median_ns), nanoseconds_text(r.interval.low),
                                         nanoseconds_text(r.interval.high), rows.rate(r.gflops), rows.rate_unit);
   if (!rate) return {double(row.length), r.median_ns, r.interval.low, r.interval.high, label};
-  // A rate is flops / time, so its interval is the one of the time, turned over.
+  // A rate is flops / time, so the ends of its interval are swapped.
   const auto at = [&](double ns) { return (ns > 0 ? r.flops / ns : r.gflops) / rows.rate_scale; };
   return {double(row.length), r.gflops / rows.rate_scale, at(r.interval.high), at(r.interval.low), label};
 }
@@ -70,7 +70,7 @@ Chart chart_of(const Measurements& rows, const std::vector<Measurement>& some, b
   std::set<int> threads;
   std::map<std::string, double> ceilings;
   std::vector<std::string> order;
-  std::map<std::string, std::map<int, Point>> series;  // of equal lengths the last one measured
+  std::map<std::string, std::map<int, Point>> series;  // for equal lengths, the last one measured
   for (const Measurement& row : some)
     if (row.ok()) threads.insert(row.record->threads);
   for (const Measurement& row : some) {
@@ -109,7 +109,7 @@ Section length_section(const Measurements& rows) {
     Figure f{.title = family, .table = table_of(rows, all, false, family)};
     f.plots = {{"Time of one call; bands are 95 % intervals of the median; both axes logarithmic",
                 chart_of(rows, all, false, family)},
-               {"Rate over the pairs that are visible; the dashed line was measured on this machine",
+               {"Rate over visible pairs; the dashed line was measured on this machine",
                 chart_of(rows, all, true, family)}};
     section.figures.push_back(std::move(f));
   }

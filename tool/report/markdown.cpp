@@ -1,10 +1,10 @@
-// The report as Markdown, for a pull request or a file beside the code: everything of the page but its plots.
+// The report as Markdown, for a pull request or a repository: everything on the page except the plots.
 #include "tool/report/model.h"
 
 namespace attune {
 namespace {
 
-// Characters that mean something in Markdown are escaped, those of HTML are spelled out, and a cell stays on its line.
+// Escapes characters special to Markdown and HTML, and keeps a cell on one line.
 std::string plain(std::string_view text) {
   std::string s;
   for (const char c : text) {

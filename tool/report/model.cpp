@@ -12,7 +12,7 @@
 namespace attune {
 namespace {
 
-// A subject against its baseline over all problems where both were measured interleaved.
+// A subject against its baseline, over all problems where both were timed interleaved.
 struct Standing {
   std::string sentence{};
   double mean = 1;
@@ -48,7 +48,7 @@ std::vector<Standing> standings_of(const Measurements& rows) {
                                 factor_text(s.high));
     all.push_back(std::move(out));
   }
-  // A report is about ours: how one peer stands against another comes behind, and is the headline only where it is all.
+  // A report is about our backends: peers against peers come last, and are the headline only if there is nothing else.
   std::stable_partition(all.begin(), all.end(), [](const Standing& s) { return !s.peer; });
   return all;
 }
@@ -56,7 +56,7 @@ std::vector<Standing> standings_of(const Measurements& rows) {
 struct Summary {
   size_t measured = 0, all = 0;
   std::map<std::string, int> parity{};
-  const Record* best = nullptr;  // by its share of the ceiling
+  const Record* best = nullptr;  // largest share of the ceiling
 };
 Summary summary_of(const Measurements& rows) {
   Summary s{.all = rows.all.size()};
@@ -83,7 +83,7 @@ std::vector<std::string> verdicts_of(const Measurements& rows, const Summary& s,
                     rows.rate(s.best->ceiling_gflops), rows.rate_unit, line_text(*s.best)));
   std::string checks;
   for (const auto& [verdict, n] : s.parity) checks += fmt::format("{}{} {}", checks.empty() ? "" : ", ", n, verdict);
-  if (!checks.empty()) all.push_back(fmt::format("Checked on the very buffers that were timed: {}.", checks));
+  if (!checks.empty()) all.push_back(fmt::format("Checked on the timed buffers: {}.", checks));
   if (!s.measured) all.push_back("Nothing was measured: see the caveats.");
   return all;
 }
@@ -94,7 +94,7 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
     return a.peer != b.peer ? a.peer : a.problems < b.problems;
   });
   if (widest != standings.end()) {
-    // Of two of ours the faster one is the news: without a peer the baseline is what the planner takes.
+    // Between two of our backends the faster one is the headline: without a peer, the baseline is the planner's choice.
     const bool of_peer = std::any_of(rows.all.begin(), rows.all.end(), [&](const Measurement& row) {
       return row.peer() && row.record->subject == widest->baseline;
     });
@@ -112,9 +112,9 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
   for (const auto& [verdict, n] : s.parity)
     (verdict == "UNCHECKED" ? unchecked : verdict.starts_with("PASS") ? right : wrong) += n;
   if (right || wrong || unchecked)
-    facts.push_back({fmt::format("{} of {}", right, right + wrong + unchecked), "results right",
-                     unchecked ? fmt::format("{} not checked, the others on the buffers that were timed", unchecked)
-                               : "checked on the buffers that were timed",
+    facts.push_back({fmt::format("{} of {}", right, right + wrong + unchecked), "results correct",
+                     unchecked ? fmt::format("{} not checked, the others on the timed buffers", unchecked)
+                               : "checked on the timed buffers",
                      wrong ? Tone::bad : unchecked ? Tone::plain : Tone::good});
   facts.push_back({fmt::format("{} of {}", s.measured, s.all), "rows measured",
                    s.measured == s.all ? "" : fmt::format("{} ended otherwise: see the caveats", s.all - s.measured)});

@@ -1,6 +1,6 @@
-// What a report says, before it is written as Markdown, CSV or a page: sentences, plots and tables made from records.
-// The writers print this and add nothing, so they cannot disagree. Every number and every sentence comes from records
-// and from the files given beside them: nothing is typed here.
+// The content of a report before it is written as Markdown, CSV or a page: sentences, plots and tables made from
+// records. The writers print this and add nothing, so they cannot disagree. Every number and sentence is derived from
+// the records and the files given with them.
 #pragma once
 #include <cmath>
 #include <string>
@@ -18,24 +18,24 @@ enum class Tone { plain, good, bad, weak };
 
 struct TableCell {
   std::string text{};
-  double sort = NAN;  // what the column is sorted by; not a number: the text
+  double sort = NAN;  // sort key of the column; NaN: the text
   Tone tone = Tone::plain;
 };
 struct Table {
   std::string caption{};
   std::vector<std::string> head{};
   std::vector<std::vector<TableCell>> rows{};
-  std::vector<size_t> facets{};  // columns of few values, which a reader may choose from
+  std::vector<size_t> facets{};  // columns with few values, which a reader can filter by
 };
 
 struct Plot {
   std::string caption{};
   std::variant<Chart, HeatMap> drawing{};
 };
-// Plots and the table that says the same in numbers.
+// Plots and the table with the same numbers.
 struct Figure {
   std::string title{};
-  std::vector<Plot> plots{};  // none: the table alone
+  std::vector<Plot> plots{};  // empty: only the table
   Table table{};
 };
 struct Section {
@@ -44,12 +44,12 @@ struct Section {
   std::vector<Figure> figures{};
 };
 
-// A number that stands out: "1.15x", what it is, and of what.
+// A headline number: "1.15x", what it is, and details.
 struct Fact {
   std::string value{}, name{}, detail{};
   Tone tone = Tone::plain;
 };
-// What to use for one kind of work, as the rows say.
+// A recommendation for one kind of work, derived from the rows.
 struct Advice {
   std::string use{}, sentence{};
   std::vector<std::string> exceptions{};
@@ -58,29 +58,29 @@ struct Advice {
 struct Report {
   std::string title{}, subtitle{};
   std::vector<Fact> facts{};
-  std::vector<std::string> verdicts{};  // first: what came out
-  std::vector<Advice> advice{};         // and what follows from it
+  std::vector<std::string> verdicts{};  // first: the results
+  std::vector<Advice> advice{};         // the recommendations that follow
   std::vector<Section> sections{};
   Table provenance{};
-  std::vector<std::string> caveats{};   // last: what limits it
+  std::vector<std::string> caveats{};   // last: the limits
 };
 
-// All that a report is made of.
+// The inputs of a report.
 struct Sources {
   std::vector<Record> records{};
-  std::vector<Record> baseline{};  // an earlier run; none: nothing is said of regressions
+  std::vector<Record> baseline{};         // an earlier run; empty: no section on regressions
   std::string baseline_name{};
-  std::vector<Rule> rules{};       // of a tuned file: thresholds in the heat maps
-  std::vector<Offer> offers{};     // of a price file: the costs
-  std::vector<std::string> unfinished{};  // what was left out of the files: sentences
+  std::vector<Rule> rules{};              // from a tuned file: thresholds in the heat maps
+  std::vector<Offer> offers{};            // from a price file: costs
+  std::vector<std::string> unfinished{};  // sentences about skipped lines
 };
 
 Report make_report(const Sources&);
-const Section* find_section(const Report&, std::string_view id);  // null: the records have nothing for it
+const Section* find_section(const Report&, std::string_view id);  // null if the report has no such section
 
 std::string to_markdown(const Report&);
-std::string to_csv(const std::vector<Record>&);  // a line a record
-// One page that needs nothing else. With a revision it is served: it asks for /revision, and for / where that differs.
+std::string to_csv(const std::vector<Record>&);  // one line per record
+// One self-contained page. With a revision it is a served page: it polls /revision and reloads / if that differs.
 std::string to_html(const Report&, const std::string& revision = "");
 
 }  // namespace attune

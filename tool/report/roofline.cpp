@@ -1,5 +1,5 @@
-// The roofline: rate against operations a byte, under the two ceilings that were measured in the same process. A row
-// near the slope is bound by memory, one near the level by arithmetic.
+// The roofline: rate against operations per byte, under the two ceilings measured in the same process. A row near the
+// slope is bound by memory, a row near the level by arithmetic.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 struct Machine {
   std::string name{};
   std::vector<const Measurement*> rows{};
-  double gflops = 0, gbs = 0;  // the highest that were measured
+  double gflops = 0, gbs = 0;  // highest measured ceilings
 };
 
 std::vector<Machine> machines_of(const Measurements& rows) {
@@ -34,7 +34,7 @@ std::vector<Machine> machines_of(const Measurements& rows) {
 
 Chart chart_of(const Measurements& rows, const Machine& m) {
   Chart c{.title = "Roofline: " + m.name,
-          .x_label = "operations a byte that must move",
+          .x_label = "operations per byte that must move",
           .y_label = rows.rate_unit,
           .log_y = true};
   const double ridge = m.gflops / m.gbs;
@@ -49,7 +49,7 @@ Chart chart_of(const Measurements& rows, const Machine& m) {
     const double roof = std::min(r.ceiling_gflops, r.copy_gbs * intensity);
     series[row->series].push_back(
         {intensity, rate, rate, rate,
-         fmt::format("{}\n{}: {} {}, {:.0f} % of the roof\n{} operations a byte", line_text(r), row->series,
+         fmt::format("{}\n{}: {} {}, {:.0f} % of the roof\n{} operations per byte", line_text(r), row->series,
                      rows.rate(r.gflops), rows.rate_unit, 100 * r.gflops / roof, digits_text(intensity))});
   }
   for (const std::string& name : order)
@@ -68,8 +68,8 @@ Chart chart_of(const Measurements& rows, const Machine& m) {
 Section roofline_section(const Measurements& rows) {
   Section section{.id = "roofline", .title = "Roofline"};
   Figure f;
-  f.table = {.caption = "Share of the roof: the lower of the ceiling and of operations a byte times the copying rate",
-             .head = {"problem", "subject", "operations a byte", rows.rate_unit, "GB/s", "bound by", "of the roof"},
+  f.table = {.caption = "Share of the roof: the lower of the ceiling and operations per byte times the copy rate",
+             .head = {"problem", "subject", "operations per byte", rows.rate_unit, "GB/s", "bound by", "of the roof"},
              .facets = {1, 5}};
   for (const Machine& m : machines_of(rows)) {
     for (const Measurement* row : m.rows) {

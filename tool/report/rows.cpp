@@ -11,7 +11,7 @@
 namespace attune {
 namespace {
 
-// Lists of a pattern: their bound follows from it and from the length, so the line is as one asks for it.
+// For block lists of a pattern, the bound follows from the pattern and the length, so it is left out of the line.
 std::string with_pattern(const std::string& line, const std::string& pattern) {
   return pattern.empty() ? line : line + " | " + pattern;
 }
@@ -20,7 +20,7 @@ Problem without_bound(Problem p, const std::string& pattern) {
   return p;
 }
 
-// The line without the lengths that vary, and without `batch` where it goes with them.
+// The line without the lengths, and without the batch if it varies with them.
 std::string family_name(const Measurement& row, bool with_batch) {
   const std::string& pattern = row.record->pattern;
   Problem p = without_bound(row.problem, pattern);
@@ -40,7 +40,7 @@ std::string family_name(const Measurement& row, bool with_batch) {
   return with_pattern(line, pattern) + fmt::format(", batch x length {}", tokens);
 }
 
-// What records differ in beside their problems and subjects.
+// What varies between the records besides problem and subject.
 struct Varied {
   std::set<int> threads{};
   std::set<std::string> cpus{}, gpus{}, layouts{}, distributions{};
@@ -56,7 +56,7 @@ struct Varied {
   }
   std::string series(const Record& r) const {
     std::string s = subject(r);
-    // Each device's headline goes without.
+    // The default timing of a device is not named.
     if (const std::string timing = timing_text(r); timing != (r.threads ? "warm" : "cold")) s += " " + timing;
     if (threads.size() > 1 && r.threads) s += ", " + counted(size_t(r.threads), "thread");
     if (layouts.size() > 1) s += ", " + r.layout;
@@ -65,7 +65,7 @@ struct Varied {
   }
 };
 
-// A sweep may hold batch x length constant: each length has a batch of its own then, and they belong together.
+// A sweep may keep batch x length constant. Each length then has its own batch, and all belong to one family.
 void join_batches(std::vector<Measurement>& rows) {
   std::map<std::string, std::set<int>> by_family, by_tokens;
   for (const Measurement& row : rows) {

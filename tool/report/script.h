@@ -1,5 +1,5 @@
-// The behaviour of the HTML page: tables sort and filter, series hide, plots say what is under the pointer, the theme
-// can be chosen, print opens what is folded; served, it looks for news. Without it everything can still be read.
+// The script of the HTML page: sorts and filters tables, hides series, shows labels under the pointer, switches the
+// theme, and unfolds everything for printing. A served page also polls for changes. The page is readable without it.
 #pragma once
 
 namespace attune {
@@ -172,8 +172,8 @@ document.querySelector("header").append(chooser);
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(d => { d.open = true; }));
 )js";
 
-// Appended where the page is served: asks every two seconds whether the records changed, and takes in the new page
-// where it stands, with the reader's filters and open tables.
+// Appended to a served page: polls every two seconds whether the records changed, and replaces the content in place,
+// keeping the reader's filters and open tables.
 inline constexpr const char* kLiveScript = R"js(
 const live = document.getElementById("live");
 let known = document.documentElement.dataset.revision;

@@ -1,4 +1,4 @@
-// The files that a report is made of, as `report` and `serve` are told of them.
+// The input files of a report, as given to `report` and `serve`.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ struct SourceFiles {
   std::string baseline{}, tuned{}, prices{};
 };
 struct Command;
-void add_sources(const Command&, SourceFiles&);  // the arguments; `files` outlives the command line
+void add_sources(const Command&, SourceFiles&);  // adds the arguments; the files must outlive the command line
 Status read_sources(const SourceFiles&, Sources& out);
 
 }  // namespace attune

@@ -1,6 +1,6 @@
-// The looks of the HTML page. The colours of series are Okabe and Ito's, which colour-blind readers tell apart; heat
-// runs from vermilion over grey to blue for the same reason, and every cell says its number too. Light and dark follow
-// the system, or the reader's choice (data-theme on the root); paper is always light.
+// The style of the HTML page. Series use the colours of Okabe and Ito, which colour-blind readers can distinguish; heat
+// maps run from vermilion over grey to blue for the same reason, and every cell prints its number. Light and dark
+// follow the system or the reader's choice (data-theme on the root); print is always light.
 #pragma once
 
 namespace attune {

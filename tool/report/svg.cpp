@@ -15,7 +15,7 @@ constexpr double kWidth = 640, kHeight = 360, kLeft = 72, kRight = 16, kBottom =
 constexpr double kLetter = 6.6;  // average width of a letter at 12 px, in pixels
 constexpr int kColours = 6;
 
-// Tenths of a pixel: a page has tens of thousands of these.
+// Tenths of a pixel suffice, and a page has tens of thousands of coordinates.
 std::string px(double x) {
   std::string s = fmt::format("{:.1f}", x);
   if (s.ends_with(".0")) s.resize(s.size() - 2);
@@ -37,7 +37,7 @@ std::string line(double x1, double y1, double x2, double y2, std::string_view ty
                      px(y2));
 }
 
-// A shape a series: circle, square, diamond, triangle, and so on round.
+// One shape per series: circle, square, diamond, triangle, then again.
 std::string marker(int shape, double x, double y, std::string_view label) {
   const std::string hover = label.empty() ? "" : "<title>" + escaped(label) + "</title>";
   const double r = 4;
@@ -71,7 +71,7 @@ std::string band(const Series& series, const Scale& x, const Scale& y) {
 
 int look_of(const Chart& chart, size_t n) { return chart.series[n].look >= 0 ? chart.series[n].look : int(n); }
 
-// The names of the series in rows across the top; `bottom` becomes where the plot may begin.
+// The names of the series in rows across the top. Sets `bottom` to where the plot may begin.
 std::string legend(const Chart& chart, double& bottom) {
   std::string svg;
   double x = kLeft, y = 16;
@@ -89,12 +89,12 @@ std::string legend(const Chart& chart, double& bottom) {
   return svg;
 }
 
-// The range of all values with a little air. A linear axis begins at 0, so that heights compare as ratios.
+// The range of all values with a margin. A linear axis begins at 0, so that heights compare as ratios.
 Scale range(const Chart& chart, bool vertical) {
   double low = INFINITY, high = -INFINITY;
   const auto take = [&](double v) {
     if (!std::isfinite(v) || v <= 0) return;
-    v = std::clamp(v, 1e-300, 1e300);  // so that the air around it is a number too
+    v = std::clamp(v, 1e-300, 1e300);  // keeps the margin around it finite
     low = std::min(low, v), high = std::max(high, v);
   };
   for (const Series& s : chart.series)
@@ -133,7 +133,7 @@ std::string escaped(std::string_view raw) {
 }
 
 double Scale::at(double value) const {
-  if (!(value >= low)) value = low;  // also what is not a number
+  if (!(value >= low)) value = low;  // NaN too
   if (value > high) value = high;
   if (high <= low) return (from + to) / 2;
   const double share = log ? (std::log(value) - std::log(low)) / (std::log(high) - std::log(low))
@@ -179,7 +179,7 @@ std::string draw(const Chart& chart) {
   for (const double v : chart.x_ticks.empty() ? ticks(x) : chart.x_ticks) {
     const std::string label = words(chart.x_text, v);
     grid += fmt::format("M{} {}V{}", px(x.at(v)), px(y.from), px(y.to));
-    if (x.at(v) - last < kLetter * double(label.size()) + 6) continue;  // no room for its name
+    if (x.at(v) - last < kLetter * double(label.size()) + 6) continue;  // no room for the label
     x_names += named(last = x.at(v), y.from + 17, label);
   }
   for (const double v : ticks(y)) {

@@ -1,6 +1,6 @@
-// Plots as static SVG text: they work in mail, print and a browser without a script, and a test can read them. Colours
-// are classes (s0 ... s5 for series, h0 ... h6 for heat), so the page decides them for light and dark; a series has its
-// own marker and dash too, so nothing depends on colour alone.
+// Plots as static SVG text, which work in mail, in print and in a browser without scripts, and can be tested. Colours
+// are classes (s0 ... s5 for series, h0 ... h6 for heat maps), so the page sets them for light and dark. A series also
+// has its own marker and dash, so nothing depends on colour alone.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,30 +8,30 @@
 
 namespace attune {
 
-// For text and attribute values of HTML and SVG. Control characters become U+FFFD: XML has no way to write them.
+// Escapes text and attribute values of HTML and SVG. Control characters become U+FFFD: XML cannot represent them.
 std::string escaped(std::string_view);
 
-// From values to a pixel range. A log scale takes values above 0.
+// Maps values to a pixel range. A log scale takes values above 0.
 struct Scale {
   double low = 0, high = 1;
   bool log = false;
   double from = 0, to = 1;  // pixels
-  double at(double value) const;  // outside values are clamped to the ends
+  double at(double value) const;  // values outside are clamped
 };
 
-// Round values inside the scale, at most about `count` of them: 1, 2 or 5 times a power of ten.
+// Round values within the scale, about `count` at most: 1, 2 or 5 times a power of ten.
 std::vector<double> ticks(const Scale&, int count = 6);
 
 struct Point {
   double x = 0, y = 0;
-  double low = 0, high = 0;  // the interval of y
+  double low = 0, high = 0;  // interval of y
   std::string label{};       // shown on hover
 };
 struct Series {
   std::string name{};
-  std::vector<Point> points{};  // by rising x
-  int look = -1;                // colour, marker and dash; below 0: those of its place in the chart
-  bool joined = true;           // by a line; false: markers alone
+  std::vector<Point> points{};  // by increasing x
+  int look = -1;                // colour, marker and dash; below 0: by its position in the chart
+  bool joined = true;           // connected by a line; false: only markers
 };
 struct Level {  // a horizontal line: a ceiling
   std::string name{};
@@ -46,8 +46,8 @@ struct Chart {
   std::string title{}, x_label{}, y_label{};
   bool log_x = true, log_y = false;
   bool from_zero = true;                       // a linear y axis begins at 0, so that heights compare as ratios
-  std::vector<double> x_ticks{};               // empty: chosen
-  std::string (*x_text)(double) = nullptr;     // how a tick is written; null: digits
+  std::vector<double> x_ticks{};               // empty: automatic
+  std::string (*x_text)(double) = nullptr;     // formats a tick; null: digits
   std::string (*y_text)(double) = nullptr;
   std::vector<Series> series{};
   std::vector<Level> levels{};
@@ -55,13 +55,13 @@ struct Chart {
 };
 std::string draw(const Chart&);
 
-// Ratios by row and column; 0 is an empty cell.
+// Ratios by row and column; a ratio of 0 is an empty cell.
 struct HeatMap {
   std::string title{};
   std::vector<std::string> columns{}, rows{};
   struct Cell { double ratio = 0; std::string text{}, label{}; };
   std::vector<std::vector<Cell>> cells{};  // [row][column]
-  // From this column on a threshold holds in this row; as many columns as there are: nowhere here.
+  // A threshold applies in this row from this column on; column == columns.size(): in none of them.
   struct Line { size_t row = 0, column = 0; std::string label{}; };
   std::vector<Line> lines{};
 };

@@ -53,7 +53,7 @@ std::string_view trimmed(std::string_view s) {
 
 void set_nonblocking(int socket) { fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK); }
 
-// What to send where the head is whole, or has become too long; empty: more is to come.
+// The response once the head is complete or too long; empty if more data is needed.
 std::string answer(const std::string& in, const HttpHandler& handler) {
   const size_t end = in.find("\r\n\r\n");
   if (end == in.npos)
@@ -71,10 +71,10 @@ HttpResponse read_request(std::string_view head, HttpRequest& out) {
   const size_t line_end = head.find("\r\n");
   const std::string_view line = head.substr(0, line_end);
   const size_t first = line.find(' '), last = line.rfind(' ');
-  if (line_end == head.npos || first == line.npos || first == last) return bad(400, "this is no HTTP request");
+  if (line_end == head.npos || first == line.npos || first == last) return bad(400, "not an HTTP request");
   const std::string_view version = line.substr(last + 1), target = line.substr(first + 1, last - first - 1);
-  if (!version.starts_with("HTTP/")) return bad(400, "this is no HTTP request");
-  if (!version.starts_with("HTTP/1.")) return bad(505, "HTTP 1.1 is spoken here");
+  if (!version.starts_with("HTTP/")) return bad(400, "not an HTTP request");
+  if (!version.starts_with("HTTP/1.")) return bad(505, "only HTTP/1.x is supported");
   if (!target.starts_with('/')) return bad(400, "the path does not begin with /");
   out.method = line.substr(0, first);
   out.path = target.substr(0, target.find_first_of("?#"));
@@ -87,8 +87,8 @@ HttpResponse read_request(std::string_view head, HttpRequest& out) {
     if (colon == field.npos || colon == 0) return bad(400, "a header has no name");
     if (equals_ignoring_case(field.substr(0, colon), "host")) out.host = trimmed(field.substr(colon + 1)), ++hosts;
   }
-  if (version == "HTTP/1.1" && hosts != 1) return bad(400, "the request names no host, or several");
-  if (out.method != "GET" && out.method != "HEAD") return bad(405, "only GET and HEAD are answered");
+  if (version == "HTTP/1.1" && hosts != 1) return bad(400, "the request needs exactly one Host header");
+  if (out.method != "GET" && out.method != "HEAD") return bad(405, "only GET and HEAD are supported");
   return {};
 }
 
@@ -135,7 +135,7 @@ Status HttpServer::open(const std::string& address, int port) {
   } else {
     const auto& a = reinterpret_cast<const sockaddr_in&>(bound);
     port_ = ntohs(a.sin_port), loopback_ = ntohl(a.sin_addr.s_addr) >> 24 == 127;
-    char whole[INET_ADDRSTRLEN] = "";  // 127.0.0.2 of 127.2, as a browser will say it
+    char whole[INET_ADDRSTRLEN] = "";  // 127.2 as 127.0.0.2, the form that a browser sends
     if (inet_ntop(AF_INET, &a.sin_addr, whole, sizeof whole)) address_ = whole;
   }
   return Status::good();
@@ -175,7 +175,7 @@ void HttpServer::run(const HttpHandler& handler, const std::atomic<bool>& stop, 
         over = over || c.sent == c.out.size();
       }
       if (!over) continue;
-      // What the client still sends must not turn the end of the answer into a reset.
+      // Unread data from the client would reset the connection before the response arrives.
       shutdown(c.socket, SHUT_WR);
       char rest[4096];
       for (int tries = 0; tries < 16 && recv(c.socket, rest, sizeof rest, 0) > 0; ++tries) {}

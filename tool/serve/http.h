@@ -1,5 +1,5 @@
-// A small HTTP/1.1 server for one reader or a few: GET and HEAD, one answer a connection, one thread. A client that is
-// slow, silent or wrong is answered or dropped after a while and holds nobody up.
+// A small HTTP/1.1 server for a few readers: GET and HEAD, one response per connection, one thread. A client that is
+// slow, silent or malformed is answered or dropped after a while and does not block others.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -12,7 +12,7 @@
 namespace attune {
 
 struct HttpRequest {
-  std::string method{}, path{};  // the path without its query
+  std::string method{}, path{};  // path without the query
   std::string host{};
 };
 struct HttpResponse {
@@ -21,12 +21,12 @@ struct HttpResponse {
 };
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
 
-// Of a whole head, up to its empty line. What is wrong is a response.
-HttpResponse read_request(std::string_view head, HttpRequest& out);  // 200: it was read
+// Parses a complete head, up to its empty line. An error is returned as a response; code 200 means success.
+HttpResponse read_request(std::string_view head, HttpRequest& out);
 std::string write_response(const HttpResponse&, bool with_body);
 
-// Whether a Host header names this machine's loopback, with that port: a page of another site that makes its own name
-// point here does not.
+// True if a Host header names loopback with this port. This rejects pages of other sites whose names resolve to this
+// machine (DNS rebinding).
 bool names_loopback(std::string_view host, int port);
 
 class HttpServer {
@@ -39,10 +39,10 @@ class HttpServer {
   Status open(const std::string& address, int port);
   int port() const { return port_; }
   bool loopback() const { return loopback_; }
-  // Whether a request with that Host is for this server: on loopback only its own address and the names of loopback.
+  // True if a request with this Host is for this server: on loopback only its own address and the loopback names.
   bool answers_to(std::string_view host) const;
   std::string url() const;
-  // Until `stop` is set, which is seen within a fifth of a second.
+  // Serves until `stop` is set, which is noticed within a fifth of a second.
   void run(const HttpHandler&, const std::atomic<bool>& stop, double seconds_a_client = 10);
 
  private:

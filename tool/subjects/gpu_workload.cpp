@@ -25,7 +25,7 @@ Status GpuWorkload::open(int index, void* stream, Workload& host) {
     set_bytes_ += double(span_bytes(t));
     if (Status s = place(t); !s.ok()) return s;
     const bool poisoned = std::find(host.outputs().begin(), host.outputs().end(), Role(n)) != host.outputs().end();
-    if (poisoned && !host.accumulates()) continue;  // before every run
+    if (poisoned && !host.accumulates()) continue;  // poisoned before every run
     if (Status s = cuda::copy_to(t.data, from, span_bytes(t), stream); !s.ok()) return s;
   }
   return Status::good();
@@ -47,7 +47,7 @@ Status GpuWorkload::run_forward(const Planner& planner) {
   if (Status s = plan.backend->run(plan, inputs, Workspace{workspace.data()}, stream_); !s.ok()) return s;
   if (unused.data())
     if (Status s = cuda::wait(stream_); !s.ok()) return s;
-  std::vector<Role> made = {Role::out, Role::lse};  // and what a variant saves: the host's copy is what is judged
+  std::vector<Role> made = {Role::out, Role::lse};  // and what a variant saves; results are checked on the host's copy
   const Declared variant = declared(plan.problem, inputs);
   for (int n = 0; n < kVariantTensors; ++n)
     if (variant.tensor[n].use == Use::saved) made.push_back(variant_tensor(n));

@@ -1,5 +1,5 @@
-// The buffers of a workload on a GPU: the host's copy is what results are judged on, the GPU's what is timed. Several
-// sets with the same values exist where a measurement goes round through them.
+// The buffers of a workload on a GPU. Results are checked on the host's copy; the GPU's buffers are timed. Several sets
+// with the same values exist if a measurement rotates through them.
 #pragma once
 #include <vector>
 
@@ -11,22 +11,22 @@ namespace attune {
 
 class GpuWorkload {
  public:
-  // Copies every tensor of `host` there; it stays alive.
+  // Copies every tensor of `host` to the GPU. `host` must stay alive.
   Status open(int index, void* stream, Workload& host);
   const Args& args(int set = 0) const { return sets_[size_t(set)]; }
   int sets() const { return int(sets_.size()); }
   double set_bytes() const { return set_bytes_; }
 
-  // A backward's out and lse, by a forward of this planner, here and on the host.
+  // Computes a backward's out and lse with a forward of this planner, on the GPU and copied to the host.
   Status run_forward(const Planner&);
-  // More sets, as the first one is now.
+  // Adds sets up to this number, as copies of the first one.
   Status replicate(int sets);
-  // Outputs of their own beside the inputs of the first set: what a peer's results are copied to.
+  // Separate outputs with the inputs of the first set, for the results of a peer.
   Status other_outputs(Args& out);
-  Status poison(const Args& gpu);        // its outputs
-  Status fetch(const Args& gpu);         // its outputs into the host's tensors
-  Status fetch(const Args& gpu, const std::vector<ResultRow>&);  // these rows of them
-  Status send(Role);                     // the host's tensor into that of the first set
+  Status poison(const Args& gpu);        // fills the outputs with NaN
+  Status fetch(const Args& gpu);         // copies the outputs into the host's tensors
+  Status fetch(const Args& gpu, const std::vector<ResultRow>&);  // copies only these rows
+  Status send(Role);                     // copies the host's tensor into the first set
 
  private:
   Workload* host_ = nullptr;
@@ -36,7 +36,7 @@ class GpuWorkload {
   std::vector<Args> sets_{};
   double set_bytes_ = 0;
 
-  Status place(Tensor&);                 // gives it memory of its own
+  Status place(Tensor&);                 // allocates memory for it on the GPU
 };
 
 }  // namespace attune

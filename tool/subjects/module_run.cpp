@@ -12,7 +12,7 @@
 namespace attune {
 namespace {
 
-constexpr unsigned char kPoison = 0xFF;  // NaN in every floating type
+constexpr unsigned char kPoison = 0xFF;  // NaN in every floating-point type
 
 Status said(int code) { return code ? Status::no(attune_last_error()) : Status::good(); }
 
@@ -26,7 +26,7 @@ DType dtype_of(const attune_tensor& t) {
 }
 std::byte* address(const attune_tensor& t) { return static_cast<std::byte*>(t.data) + t.byte_offset; }
 
-// Elements of a parameter or its gradient on the host, one after the other.
+// The elements of a parameter or its gradient, contiguous on the host.
 struct Flat {
   std::vector<std::byte> bytes{};
   Tensor t{};
@@ -36,14 +36,14 @@ struct Flat {
   }
 };
 
-// Values that a module reads or writes: on the host, and where the module has them; on a CPU that is the same.
+// Values that a module reads or writes: on the host, and on the module's device; on a CPU both are the same.
 struct Values {
   Tensor here{};
   std::byte* there = nullptr;
   attune_tensor given{};
 };
 
-// Sums over elements: of squares of the f32 result, and of the differences from it.
+// Sums of squares over elements: of the f32 result, and of the differences from it.
 struct Distance {
   double size = 0, off = 0;
   void add(double got, double want) { size += want * want, off += (got - want) * (got - want); }
@@ -75,7 +75,7 @@ struct ModuleRun::Parts {
   bool gpu() const { return place.gpu >= 0; }
   bool backward() const { return pass == Pass::backward; }
   size_t room() const { return size_t(backward() ? std::max(needs.forward, needs.backward) : needs.forward_only); }
-  size_t values() const {  // bytes of x, and of each that has its shape
+  size_t values() const {  // bytes of x, and of each tensor of the same shape
     return size_t(set.batch) * size_t(set.len) * size_t(set.embed) * size_t(size_of(set.dtype));
   }
   Status make() {
@@ -85,11 +85,11 @@ struct ModuleRun::Parts {
     if (Status s = said(attune_module_create(line.c_str(), &options, &module)); !s.ok()) return s;
     needs.size = sizeof needs;
     if (Status s = said(attune_module_measure(module, &needs)); !s.ok() || !backward()) return s;
-    attune_tensor gradient{};  // the first that is asked for brings all of them
+    attune_tensor gradient{};  // requesting the first allocates all of them
     return said(attune_module_gradient(module, attune_module_parameter_name(module, 0), &gradient));
   }
 
-  // Memory where the module is.
+  // Allocates memory on the module's device.
   Status take(size_t bytes, std::byte*& out_to) {
     if (!gpu()) return out_to = memory.emplace_back(bytes).data(), Status::good();
     if (Status s = on_gpu.emplace_back().allocate(place.gpu, bytes); !s.ok()) return s;
@@ -115,7 +115,7 @@ struct ModuleRun::Parts {
   Status read(const attune_tensor& from, Flat& to) const {
     return from_module(to.bytes.data(), address(from), to.bytes.size());
   }
-  // f(name) of every parameter, up to the first refusal.
+  // Calls f(name) for every parameter, up to the first failure.
   template <class F>
   Status each_parameter(F f) const {
     const char* name = nullptr;
@@ -144,7 +144,7 @@ Status ModuleRun::make_f32(const ModuleRun& narrow) {
     attune_tensor have{}, want{};
     if (Status s = said(attune_module_parameter(from.module, name, &have)); !s.ok()) return s;
     if (Status s = said(attune_module_parameter(parts_->module, name, &want)); !s.ok()) return s;
-    if (count(have) != count(want)) return Status::no("in f32 the module has another ", name);
+    if (count(have) != count(want)) return Status::no("in f32 the module's ", name, " has a different size");
     Flat a(have), b(want);
     if (Status s = from.read(have, a); !s.ok()) return s;
     for (int i = 0; i < a.t.extent.dim; ++i) store(b.t, 0, 0, 0, i, load(a.t, 0, 0, 0, i));
@@ -265,7 +265,7 @@ Status ModuleRun::compare(const ModuleRun& in_f32, double& error, std::string& w
   const Tensor &got = (backward ? mine.dx : mine.out).here, &want = (backward ? theirs.dx : theirs.out).here;
   Distance rows;
   each(want, [&](int b, int s, int d) { rows.add(load(got, b, s, 0, d), load(want, b, s, 0, d)); });
-  // Gradients that are 0 but for rounding (of the bias of keys) are measured by all of them together.
+  // Gradients that are 0 except for rounding (the bias of the keys) are measured relative to all gradients together.
   Distance parameters;
   if (backward) {
     const Status read = mine.each_parameter([&](const char* name) {
@@ -282,13 +282,13 @@ Status ModuleRun::compare(const ModuleRun& in_f32, double& error, std::string& w
     });
     if (!read.ok()) return read;
   }
-  // By dtype: so far a result in it may be from that in f32, in the norm.
+  // Allowed relative distance from the f32 result in the L2 norm, by dtype.
   const double allowed = (mine.set.dtype == DType::bf16 ? 0.02 : 0.003) * (backward ? 2 : 1);
   constexpr double kShare = 0.05;
   const auto share = [&](double off, double size) { return off == 0 ? 0 : std::sqrt(off) / size / allowed; };
   error = share(rows.off, std::sqrt(rows.size)), where = backward ? "dx" : "out";
   for (const Result& r : all) {
-    if (std::isnan(error)) break;  // poison that is still there
+    if (std::isnan(error)) break;  // poison was not overwritten
     const double e = share(r.d.off, std::sqrt(r.d.size) + kShare * std::sqrt(parameters.size));
     if (!(e <= error)) error = e, where = join("the gradient of ", r.name);
   }

@@ -21,6 +21,7 @@ std::vector<attune_peer>& registered() {
   return peers;
 }
 
+// The JSON that setup() of a peer receives:
 // {"problem": line, "pass", "causal", "scale", "threads", "gpu": index or -1, "stream": address, "tensors": {role: t},
 // "results": {role: t}} with
 // t = {"data": address, "dtype", "extent": [batch, seq, head, dim], "stride": [batch, seq, head], in elements}.
@@ -32,7 +33,7 @@ Json tensor_json(const Tensor& t) {
 }
 
 std::string problem_json(const Problem& p, const Args& a, const PeerPlace& place) {
-  // Bottom-right and top-left are one where both lengths are.
+  // Bottom-right and top-left alignment are the same if both lengths are equal.
   const bool causal = p.mask.kind == MaskKind::causal && p.len_q == p.len_k && p.mask.align != Align::absolute;
   const bool plain = p.options == 0 && p.keys == KeySource::linear && word(p.variant).empty() && !p.mask.blocks.q &&
                      p.mask.k_step == 1 && p.mask.k_phase == 0 && (p.mask.kind == MaskKind::full || causal);
@@ -147,18 +148,18 @@ Status become_host(const std::vector<std::string>& peers, const std::string& pyt
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   const std::string line((std::istreambuf_iterator<char>(file)), {});
   if (here.empty() || line.empty())
-    return Status::no("--peer: nothing says where this program is and how it was called: /proc is not here");
+    return Status::no("--peer: cannot find this program and its command line: /proc is missing");
   const auto first_of = [&](std::initializer_list<fs::path> places) {
     for (const fs::path& place : places)
       if (fs::exists(here / place, error)) return (here / place).lexically_normal().string();
     return std::string();
   };
-  // In the build folder, and as installed.
+  // In the build folder, or installed.
   const std::string library = first_of({"libattune_tool.so", fs::path("..") / ATTUNE_LIBDIR / "libattune_tool.so"});
   const std::string script = first_of({"peers/torch_peer.py", "../share/attune/torch_peer.py"});
   if (library.empty())
-    return Status::no("--peer: libattune_tool.so is neither beside ", here.string(), "/attune nor installed with it");
-  if (script.empty()) return Status::no("--peer: torch_peer.py is neither in ", here.string(), "/peers nor installed");
+    return Status::no("--peer: libattune_tool.so not found beside ", here.string(), "/attune or installed with it");
+  if (script.empty()) return Status::no("--peer: torch_peer.py not found in ", here.string(), "/peers or installed");
 
   std::string names;
   for (const std::string& name : peers) names += join(names.empty() ? "" : ",", name);

@@ -1,5 +1,5 @@
-// Other people's attention under the same timer, in the same process, on the same memory. A host (a Python process that
-// has loaded this tool as a library) registers callbacks; to the engine a peer is then a Subject like any other.
+// Attention of other libraries under the same timer, in the same process, on the same memory. A host (a Python process
+// that has loaded this tool as a library) registers callbacks; a peer is then a Subject like any other.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,13 +11,13 @@ extern "C" {
 // All text is UTF-8. Handles are above 0.
 struct attune_peer {
   const char* name;     // "torch:sdpa"
-  const char* version;  // "torch 2.9.0"; empty: it is not here, and every setup says why
-  int64_t (*setup)(const char* problem);            // a JSON object, see peer.cpp; 0: no, and `message` says why
-  int32_t (*run)(int64_t handle);                   // 0: done. Handle 0: an empty call, for the floor
+  const char* version;  // "torch 2.9.0"; empty: not available, and every setup fails with the reason
+  int64_t (*setup)(const char* problem);            // takes a JSON object, see peer.cpp; 0: refused, see `message`
+  int32_t (*run)(int64_t handle);                   // returns 0 on success. Handle 0: an empty call, for the floor
   int32_t (*fetch)(int64_t handle);                 // copies the last results into the tensors named "results"
   void (*teardown)(int64_t handle);
-  void (*message)(char* text, int64_t room);        // the last reason, or after a setup what is to be known of it
-  // Runs once more: bytes it takes beside inputs and results at the highest; below 0: not known.
+  void (*message)(char* text, int64_t room);        // the last error, or a note after a successful setup
+  // Runs once more and returns the peak bytes besides inputs and results; below 0: unknown.
   int64_t (*memory)(int64_t handle) = nullptr;
 };
 __attribute__((visibility("default"))) void attune_peer_register(const attune_peer*);
@@ -25,10 +25,10 @@ __attribute__((visibility("default"))) void attune_peer_register(const attune_pe
 
 namespace attune {
 
-bool is_hosted();  // whether anybody has registered anything
-// Registered by the host under this name; null: by none.
+bool is_hosted();  // true if a peer is registered
+// The peer registered under this name; null if none.
 const attune_peer* find_peer(std::string_view name);
-// "torch:flash,fa3" as names; "torch" stands for those of its ways that serve the device.
+// Expands the words of --peer to names; "torch" stands for its implementations that serve the device.
 Status peers_named(const std::vector<std::string>& words, bool gpu, std::vector<std::string>& out);
 std::string peer_names();  // "torch:sdpa, torch:math, ..."
 std::string peer_message(const attune_peer&);
@@ -36,23 +36,23 @@ std::string peer_message(const attune_peer&);
 // Where a peer runs.
 struct PeerPlace {
   int threads = 1;
-  int gpu = -1;            // its index; -1: the CPU
-  void* stream = nullptr;  // of it
+  int gpu = -1;            // GPU index; -1: the CPU
+  void* stream = nullptr;  // stream of the GPU
 };
 
-// One problem set up with a peer, once or for several sets of tensors; calls go round through them.
+// One problem set up with a peer, for one or several sets of tensors; calls rotate through them.
 class PeerRun {
  public:
   explicit PeerRun(const attune_peer& peer) : peer_(peer) {}
   PeerRun(const PeerRun&) = delete;
   PeerRun& operator=(const PeerRun&) = delete;
   ~PeerRun();
-  // `results` has outputs of its own; everything else is shared with ours.
+  // `results` has separate outputs; everything else is shared with our backends.
   Status setup(const Problem&, const Args& results, const PeerPlace&);
-  const std::string& note() const { return note_; }  // "heads of keys expanded beforehand"
-  Status run_once();                                 // of the first set
-  Status fetch();                                    // its last results
-  double taken_bytes();                              // below 0: it does not say
+  const std::string& note() const { return note_; }  // "KV heads are expanded beforehand"
+  Status run_once();                                 // runs on the first set
+  Status fetch();                                    // copies its last results
+  double taken_bytes();                              // below 0: unknown
   Subject subject();
 
  private:

@@ -7,8 +7,8 @@
 namespace attune {
 namespace {
 
-constexpr double kPatienceOfRanks = 600;  // seconds: one may wait while all others have the cores
-constexpr unsigned char kPoison = 0xFF;   // NaN in every floating type
+constexpr double kPatienceOfRanks = 600;  // seconds; a rank may wait while all others use the cores
+constexpr unsigned char kPoison = 0xFF;   // NaN in every floating-point type
 
 constexpr Role kByToken[] = {Role::q,     Role::k,     Role::v,  Role::out, Role::lse,
                              Role::d_out, Role::d_lse, Role::dq, Role::dk,  Role::dv};
@@ -28,9 +28,9 @@ Status can_time_ring(const Problem& p, const Device& device, Mode mode) {
   if (device.kind == DeviceKind::cuda && mode == Mode::graph)
     return Status::no("not built: ranks are timed warm or cold, not in graphs");
   if (p.keys != KeySource::linear) return Status::no("not built: ranks are timed over linear keys only");
-  if (p.has(Option::accumulate)) return Status::no("not built: ranks are timed where results are new, not added to");
+  if (p.has(Option::accumulate)) return Status::no("not built: ranks are timed without accumulate");
   if (p.has(Option::sink) && p.pass == Pass::backward)
-    return Status::no("not built: ranks are timed without sinks in a backward, whose gradients they would add up");
+    return Status::no("not built: ranks are timed without sinks in a backward, because they would sum their gradients");
   return Status::good();
 }
 
@@ -49,7 +49,7 @@ RingRun::RingRun(Plan plan, const Args& whole, const std::vector<Role>& outputs,
   }
   for (int n = 0; n < shards_.ranks; ++n) {
     Rank& rank = ranks_.emplace_back();
-    rank.here = whole, rank.args = there ? *there : whole;  // what is not cut is read by all of them where it lies
+    rank.here = whole, rank.args = there ? *there : whole;  // tensors that are not sharded are shared by all ranks
     if (!gpu()) rank.workspace = std::make_unique<Memory>(plan_.workspace_bytes);
     for (const std::vector<Role>* roles : {&inputs_, &outputs_})
       for (const Role r : *roles) {
@@ -102,7 +102,7 @@ Status RingRun::open() {
   try {
     for (Rank& rank : ranks_) threads_.emplace_back([this, &rank] { serve(rank); });
   } catch (const std::system_error& e) {
-    return Status::no("ring: ", shards_.ranks, " ranks need a thread each, and only ", threads_.size(),
+    return Status::no("ring: ", shards_.ranks, " ranks need one thread each, but only ", threads_.size(),
                       " could be started: ", e.what());
   }
   return Status::good();
@@ -126,14 +126,14 @@ void RingRun::serve(Rank& rank) {
     if (stop_) return;
     done = round_;
     lock.unlock();
-    rank.status = rank.comm->fail(work(rank));  // or the others would wait for it
+    rank.status = rank.comm->fail(work(rank));  // a failure must reach the others, or they would wait
     lock.lock();
     if (--busy_ == 0) end_.notify_one();
   }
 }
 
 bool RingRun::run() {
-  if (!status_.ok()) return false;  // a group that broke stays broken
+  if (!status_.ok()) return false;  // a broken group stays broken
   if (gpu() && !(status_ = begun_.set(stream_)).ok()) return false;
   std::unique_lock lock(mutex_);
   ++round_, busy_ = ranks_.size();

@@ -1,7 +1,7 @@
-// Attention over ranks as one thing to time: each rank is a thread of this process with a shard of its own, and a call
-// is over when the last of them is done. The threads stay from call to call, so that starting them is not in the time.
-// On a GPU the ranks share it, with a stream each: a call only enqueues, behind what the timer's stream has done, and
-// that stream goes on when all of them are done. It says what the exchange costs, and nothing of several GPUs.
+// Attention over ranks as a subject. Each rank is a thread of this process with its own shard, and a call ends when the
+// last rank is done. The threads persist between calls, so starting them is not timed. On a GPU the ranks share the
+// device with one stream each: a call only enqueues, after the timer's stream, which continues when all ranks are done.
+// The time shows the cost of the exchange, not how several GPUs scale.
 #pragma once
 #include <condition_variable>
 #include <list>
@@ -18,39 +18,39 @@
 
 namespace attune {
 
-bool is_ring(const Problem&);  // of several ranks
-// What all ranks have to do together; of every other problem, itself.
+bool is_ring(const Problem&);  // true for several ranks
+// The problem of all ranks together; any other problem is returned unchanged.
 Problem whole_problem(const Problem&);
-// Whether it can be timed here, or a sentence that begins with "not built: ".
+// Fails with a message that begins with "not built: " if it cannot be timed here.
 Status can_time_ring(const Problem&, const Device&, Mode);
-// What one rank has of it: of a CPU its share of the threads, of a GPU all.
+// The device as one rank sees it: its share of a CPU's threads, or the whole GPU.
 Device rank_device(const Device&, const Problem&);
 
 class RingRun {
  public:
-  // `plan` is of one rank, `whole` are inputs and outputs of all, which stay the caller's and lie on the host; of a GPU
-  // `there` are those that it has, and `stream` is the one that is timed. Throws std::bad_alloc.
+  // `plan` is for one rank. `whole` holds the inputs and outputs of all ranks on the host and belongs to the caller. On
+  // a GPU, `there` holds its tensors and `stream` is the timed stream. Throws std::bad_alloc.
   RingRun(Plan plan, const Args& whole, const std::vector<Role>& outputs, Layout, const Args* there = nullptr,
           Stream stream = nullptr);
   ~RingRun();
   RingRun(const RingRun&) = delete;
   RingRun& operator=(const RingRun&) = delete;
 
-  Status open();    // memory of a GPU, transports and threads
-  Status cut();     // inputs from the whole, outputs poisoned
-  bool run();       // all ranks once
-  Status gather();  // outputs to the whole, once they are there
+  Status open();    // allocates GPU memory, starts transports and threads
+  Status cut();     // shards the inputs and poisons the outputs
+  bool run();       // runs all ranks once
+  Status gather();  // copies the shards of the outputs into the whole
   Status status() const { return status_; }
-  uint64_t sent() const;  // bytes, by all ranks in all calls
+  uint64_t sent() const;  // bytes sent by all ranks in all calls
   size_t workspace_bytes() const { return plan_.workspace_bytes * ranks_.size(); }
   const Plan& plan() const { return plan_; }
 
  private:
   struct Rank {
-    std::vector<Memory> memory{};  // of the shards, on the host
-    Args args{}, here{};           // of the call, and the same on the host
+    std::vector<Memory> memory{};        // shards on the host
+    Args args{}, here{};                 // arguments of the call, and the same on the host
     std::unique_ptr<Memory> workspace{};
-    std::vector<cuda::Memory> on_gpu{};  // of the shards and, the last, the workspace
+    std::vector<cuda::Memory> on_gpu{};  // shards and, last, the workspace
     cuda::OwnStream stream{};
     cuda::Mark end{};
     std::unique_ptr<Communicator> comm{};
@@ -67,8 +67,8 @@ class RingRun {
   Shards shards_;
   Args whole_;
   Stream stream_ = nullptr;
-  cuda::Mark begun_{};  // where the timed stream was when a call began
-  std::vector<Role> inputs_{}, outputs_{};  // those that are cut
+  cuda::Mark begun_{};                      // position of the timed stream at the beginning of a call
+  std::vector<Role> inputs_{}, outputs_{};  // roles that are sharded
   std::list<Rank> ranks_{};
   std::vector<std::thread> threads_{};
   Status status_{};

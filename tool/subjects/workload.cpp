@@ -67,7 +67,7 @@ Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution 
   args = made_.args;
   if (forward.given(Role::out) && !args.given(Role::out)) forward_out_ = forward[Role::out];
   outputs_ = made_.roles;
-  // A cache that is appended to is read too: it keeps its values.
+  // A cache that is appended to is also read, so it keeps its values.
   std::erase_if(outputs_, [](Role r) { return r == Role::k || r == Role::v; });
   const bool running = p.has(Option::accumulate);
   for (int n = 0; aligned && n < int(Role::count); ++n) {
@@ -81,7 +81,7 @@ Workload::Workload(const Problem& p, Layout layout, uint32_t seed, Distribution 
       for (int b = 0; b < p.batch; ++b) cu[b + 1] = cu[b] + lengths[size_t(b)];
   if (BlockSource from; !pattern.empty() && parse(pattern, p, from.pattern).ok()) {
     from.counts = blocks_.data();
-    (void)build_blocks(p, args, from, nullptr);  // of lists on the CPU that World made for this very problem
+    (void)build_blocks(p, args, from, nullptr);  // cannot fail: World allocated these lists for this problem
   }
   if (distribution == Distribution::normal) return;
   Random random{seed};
@@ -129,10 +129,10 @@ double scores_bytes(const Problem& p) {
   return double(p.batch) * p.heads_q * double(p.len_q) * keys * size_of(p.dtype.kv);
 }
 
-// Every branch of native sparse attention has its own raw tokens, and those of the compressed one make others.
+// Every branch of native sparse attention has its own raw tokens; the compressed branch also has compressed tokens.
 double cache_bytes(const Problem& p) {
   const std::string_view variant = word(p.variant);
-  double keys = p.len_k, values = p.len_k;  // of one head
+  double keys = p.len_k, values = p.len_k;  // per KV head
   if (variant == "compress" || variant == "gate" || variant == "reads") {
     keys = values = 0;
   } else if (variant == "select") {
@@ -142,7 +142,7 @@ double cache_bytes(const Problem& p) {
     const bool all = nsa.only == Branch::all, chosen = all || nsa.only == Branch::selected;
     const double branch = (nsa.phi == Phi::none ? 0. : p.len_k) + double(nsa.compressed(p.len_k));
     const double others = (chosen ? p.len_k : 0.) + ((all && nsa.w) || nsa.only == Branch::window ? p.len_k : 0.);
-    keys = others + (nsa.only == Branch::window ? 0 : branch);  // blocks are chosen by compressed keys
+    keys = others + (nsa.only == Branch::window ? 0 : branch);  // blocks are selected by compressed keys
     values = others + (all || nsa.only == Branch::compressed ? branch : 0);
   }
   return double(p.batch) * p.heads_kv * (keys * p.dim_qk + values * p.dim_v) * size_of(p.dtype.kv);

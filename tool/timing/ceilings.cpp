@@ -1,5 +1,5 @@
-// Register-only loops with enough independent chains to hide the latency of the instruction, as in the kernels. Written
-// in assembly: g++ 12 adds moves to the same loop in intrinsics and halves the result.
+// Ceilings of a CPU. Register-only loops with enough independent chains to hide the latency of the instruction, as in
+// the kernels. They are written in assembly: with intrinsics g++ 12 adds moves to the same loop and halves the result.
 #include "tool/timing/ceilings.h"
 
 #include <algorithm>
@@ -24,11 +24,11 @@
 namespace attune {
 namespace {
 
-// A loop and what one turn of it computes.
+// A loop and what one iteration computes.
 struct Spin {
   const char* instruction;
   uint32_t needs;         // feature bits
-  double flops;           // of one turn
+  double flops;           // per iteration
   void (*run)(long iterations);
 };
 
@@ -43,7 +43,7 @@ struct Spin {
                  "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v30", "v31"); \
   }
 #define ATTUNE_FMLA(i) "fmla v" #i ".4s, v30.4s, v31.s[1]\n"
-#define ATTUNE_BFMMLA(i) ".inst 0x6e5fefc0 + " #i "\n"  // bfmmla v#i.4s, v30.8h, v31.8h, whatever -march says
+#define ATTUNE_BFMMLA(i) ".inst 0x6e5fefc0 + " #i "\n"  // bfmmla v#i.4s, v30.8h, v31.8h, for any -march
 ATTUNE_SPIN(spin_fmla, ATTUNE_FMLA)
 ATTUNE_SPIN(spin_bfmmla, ATTUNE_BFMMLA)
 constexpr Spin kF32[] = {{"fmla", 0, 24 * 8, spin_fmla}};
@@ -65,16 +65,16 @@ ATTUNE_SPIN(spin_ymm, ATTUNE_YMM)
 ATTUNE_SPIN(spin_zmm, ATTUNE_ZMM)
 ATTUNE_SPIN(spin_dot, ATTUNE_DOT)
 
-// Device::features has only what the library has kernels for; a peer may use more, and is not to be refused for it.
+// Device::features lists only what the library has kernels for. A peer may use more, and must not be refused for it.
 bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kBf16 | kTile)) != (kBf16 | kTile)) return false;
-  constexpr int kArchReqXcompPerm = 0x1023, kTileData = 18;  // the system saves tiles only of those who asked
+  constexpr int kArchReqXcompPerm = 0x1023, kTileData = 18;  // Linux saves tiles only for processes that request it
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
 }
 
-// Four sums of 16 x 16, each from a pair of operands of 16 x 32.
+// Four accumulators of 16 x 16, each from a pair of operands of 16 x 32.
 void spin_amx(long n) {
   alignas(64) uint8_t shape[64] = {1};  // palette 1; 64 bytes by 16 rows each
   for (int t = 0; t < 8; ++t) shape[16 + 2 * t] = 64, shape[48 + t] = 16;
@@ -101,7 +101,7 @@ void on_threads(int n, const F& f) {
   for (std::thread& t : others) t.join();
 }
 
-// The shortest of all runs: a ceiling is what the machine does when nobody disturbs it.
+// The shortest of all runs: a ceiling is the rate of an undisturbed machine.
 template <class F>
 double best_ns(double seconds, const F& f) {
   const Clock clock = host_clock();
@@ -121,17 +121,18 @@ double thread_ns() {
   return double(t.tv_sec) * 1e9 + double(t.tv_nsec);
 }
 
-// The rate of all threads over one window in which every one of them is spinning from its beginning to its end: bests
-// that each thread had at another moment were perhaps never there at once, and equal shares of work would measure the
-// slowest thread. Processor time, because a busy neighbour's share is not the machine's limit. A guest's CPUs are not
-// steady: 16 of a Xeon gave 2141 to 2747 GFLOP/s within minutes, and a share of a ceiling is no better than that.
+// The total rate of all threads over one window in which every thread spins from beginning to end. Best times of
+// different moments may never have occurred together, and equal shares of work would measure the slowest thread. Counts
+// processor time, because a busy neighbour's share is not the machine's limit. The CPUs of a virtual machine are not
+// steady: 16 of a Xeon gave 2141 to 2747 GFLOP/s within minutes, and a share of a ceiling is no more accurate than
+// that.
 double window_rate(const Spin& s, long iterations, int threads, double seconds) {
   const Clock clock = host_clock();
   std::atomic<int> ready{0};
   std::atomic<bool> stop{false};
   std::vector<double> rates(static_cast<size_t>(threads));
   on_threads(threads, [&](int t) {
-    s.run(iterations);  // wakes the unit up: wide vectors start at a lower clock
+    s.run(iterations);  // warms the unit up: wide vectors start at a lower clock
     ++ready;
     while (ready.load() < threads) {}
     const int64_t begin = clock.now();
@@ -150,8 +151,8 @@ template <size_t N>
 Ceiling spin_rate(const Spin (&spins)[N], uint32_t features, int threads, double seconds) {
   for (const Spin& s : spins) {
     if (!s.run || (features & s.needs) != s.needs) continue;
-    constexpr double kPiece = 100e3;  // ns: short against a window, so that all end together
-    constexpr int kWindows = 5;       // the best of them: threads are not placed equally well each time
+    constexpr double kPiece = 100e3;  // ns; short compared with a window, so that all threads end together
+    constexpr int kWindows = 5;       // the best one counts: the placement of threads varies
     long iterations = 100;
     while (iterations < (1L << 40) && best_ns(0, [&] { s.run(iterations); }) < kPiece) iterations *= 2;
     double best = 0;
@@ -165,7 +166,7 @@ double copy_rate(int threads, double seconds) {
   const size_t bytes = std::max(size_t(64) << 20, 2 * last_level_cache_bytes()), share = bytes / size_t(threads);
   const auto from = std::make_unique_for_overwrite<char[]>(bytes), to = std::make_unique_for_overwrite<char[]>(bytes);
   const auto copy = [&](int t) { std::memcpy(&to[size_t(t) * share], &from[size_t(t) * share], share); };
-  // Touched by the thread that copies it, so that it lies on that thread's memory.
+  // First touched by the thread that copies it, so that it is in that thread's NUMA node.
   on_threads(threads, [&](int t) { std::memset(&from[size_t(t) * share], 1, share), copy(t); });
   return 2.0 * double(share) * threads / best_ns(seconds, [&] { on_threads(threads, copy); });
 }
@@ -180,10 +181,10 @@ const Ceiling& Ceilings::of(DType t) const {
 Ceilings measure_ceilings(const Device& cpu, int threads, double seconds) {
   uint32_t features = cpu.features & ~bit(Feature::amx_bf16);
 #if defined(__x86_64__)
-  if (cpu.has(Feature::avx512) && has_amx()) features |= bit(Feature::amx_bf16);  // not where less was asked for
+  if (cpu.has(Feature::avx512) && has_amx()) features |= bit(Feature::amx_bf16);  // not on a restricted cpu:<isa>
 #endif
-  // More threads than CPUs take turns, and each turn has a CPU's rate: counted by processor time they would be as many
-  // CPUs as threads, and starting them would be most of a copy.
+  // More threads than CPUs share them by time slices. Counted by processor time they would appear as that many CPUs,
+  // and starting them would be most of the time of a copy.
   const int at_once = std::min(threads, this_cpu().units);
   return {.threads = threads,
           .f32 = spin_rate(kF32, features, at_once, seconds),

@@ -1,4 +1,4 @@
-// A clock in nanoseconds, and waiting by it. A value, so that tests run on a clock they turn themselves.
+// A clock in nanoseconds that can also sleep. It is a value, so that tests can supply a clock they control.
 #pragma once
 #include <cstdint>
 
@@ -14,9 +14,9 @@ struct Clock {
   }
 };
 
-// CLOCK_MONOTONIC_RAW where there is one: no network time bends it while a sample runs.
+// CLOCK_MONOTONIC_RAW if available: NTP does not adjust it while a sample runs.
 Clock host_clock();
-// The smallest step it shows, in nanoseconds, at least 1: samples are made long against it.
+// The smallest step of a clock in nanoseconds, at least 1. Samples are made long compared with it.
 double resolution(const Clock&);
 
 }  // namespace attune

@@ -9,7 +9,7 @@ namespace attune {
 namespace {
 
 constexpr std::string_view kMode[] = {"warm", "cold", "graph"};
-constexpr int kMostSamples = 64;  // of a batch
+constexpr int kMostSamples = 64;  // per batch
 constexpr int kMostSets = 64;
 
 std::string why(const Subject& s) { return s.why ? s.why(s.context) : "it failed"; }
@@ -36,7 +36,7 @@ bool is_ahead(int enqueued, double host_ns, double gpu_ns_of_one) {
 int rotation(double set_bytes, double l2_bytes, double room_bytes) {
   const double wanted = std::ceil(5 * l2_bytes / std::max(set_bytes, 1.0)) + 1;
   const double possible = std::floor(room_bytes / std::max(set_bytes, 1.0));
-  // One set is enough where it alone is larger than all that could stay of it.
+  // One set suffices if it is so large that none of it can stay in the cache.
   if (set_bytes >= 5 * l2_bytes) return 1;
   return int(std::clamp(std::min(wanted, possible), 1.0, double(kMostSets)));
 }
@@ -93,7 +93,7 @@ std::vector<std::string> DeviceTimer::kernels(const Subject& s) {
   return all;
 }
 
-// One sample's work.
+// Enqueues the work of one sample.
 Status DeviceTimer::call(const Subject& s, int calls) {
   if (mode_ == Mode::graph) {
     const cuda::Graph* graph = nullptr;
@@ -126,8 +126,8 @@ Status DeviceTimer::take(const Subject& s, int calls, Batch& batch) {
   const cuda::DeviceGuard use(index_);
   if (!use.status.ok()) return use.status;
   if (batch.ns.size() > size_t(kMostSamples))
-    return Status::no("a batch of ", batch.ns.size(), " samples is over ", kMostSamples);
-  if (mode_ == Mode::graph) {  // before the gate: nothing of it may wait
+    return Status::no("a batch of ", batch.ns.size(), " samples; at most ", kMostSamples);
+  if (mode_ == Mode::graph) {  // captured before the gate, because capturing must not wait for it
     const cuda::Graph* graph = nullptr;
     if (Status c = captured(s, graph); !c.ok()) return c;
   }
@@ -137,7 +137,7 @@ Status DeviceTimer::take(const Subject& s, int calls, Batch& batch) {
   Readings& r = readings_[s.context];
   const Status enqueued = enqueue(s, calls, batch.ns.size(), r.span_ns);
   gate_.release();
-  constexpr int64_t kEvery = 200000000;  // ns: a reading takes milliseconds, and the GPU rests if it ends before
+  constexpr int64_t kEvery = 200000000;  // ns; a reading takes milliseconds, and the GPU idles if the batch ends first
   if (const int64_t now = host_clock().now(); enqueued.ok() && now - r.read_at > kEvery)
     r.add(nvml_.read()), r.read_at = now;
   if (Status w = cuda::wait(stream()); !w.ok()) return w;
@@ -170,7 +170,7 @@ Status DeviceTimer::sustain(const Subject& s, double seconds, Sustained& out) {
     if (Status c = call(s, batch); !c.ok()) return c;
     if (Status w = cuda::wait(stream()); !w.ok()) return w;
     calls += mode_ == Mode::graph ? stopwatch_.calls : batch;
-    constexpr double kEnough = 20e6;  // ns between two waits, so that these cost nothing
+    constexpr double kEnough = 20e6;  // ns between two waits, which makes their cost negligible
     if (mode_ != Mode::graph && double(clock.now() - began) < kEnough) batch = std::min(2 * batch, 256);
   }
   const double passed = double(clock.now() - start);

@@ -1,8 +1,8 @@
-// Rounds: in each, every subject takes a block of samples, the order of subjects drawn at random and mirrored in the
-// next round (ABBA), so that a linear drift cancels. In warm mode a block begins with a call that is not timed: warm
-// means that this subject ran just before, not that another one left its data and its spinning threads behind.
-// With a stopwatch a block is one batch on the device, and the stopwatch does the same there. Rest, or the work that
-// heats the machine up, comes before each block, and counts as time of its subject.
+// The timer works in rounds. In each round every subject takes a block of samples. The order of subjects is random and
+// is mirrored in the next round (ABBA), so a linear drift cancels. In warm mode a block begins with an untimed call:
+// warm means that this subject ran just before, not that another one left its data and spinning threads behind. With a
+// stopwatch a block is one batch on the device, and the stopwatch does the same there. Rest or heating comes before
+// each block and counts as time of its subject.
 #include "tool/timing/engine.h"
 
 #include <algorithm>
@@ -16,15 +16,15 @@ namespace attune {
 namespace {
 
 constexpr double kSecond = 1e9;
-constexpr double kShortest = 20e3;       // ns: a shorter call is timed several at once
-constexpr double kBlock = 20e6;          // ns a block takes, or one sample where that is longer
-constexpr double kShortBlock = 10e6;     // and behind a rest of at most 20 ms
-constexpr double kRewarm = 200e6;        // ns: a longer call does not notice what ran before it
+constexpr double kShortest = 20e3;       // ns; shorter calls are timed several at once
+constexpr double kBlock = 20e6;          // ns per block, or one sample if that is longer
+constexpr double kShortBlock = 10e6;     // ns per block after a rest of at most 20 ms
+constexpr double kRewarm = 200e6;        // ns; a longer call is not affected by what ran before it
 constexpr int kMostCalls = 100000;
-constexpr int kMostEnqueued = 16;        // calls of a sample on a device
-constexpr int kMostInQueue = 64;         // and of a batch: a device's queue has room for a thousand launches
-constexpr int kBurst = 10;               // samples behind a rest: what follows is no burst any more
-constexpr int kBatch = 16;               // samples of a block on a device
+constexpr int kMostEnqueued = 16;        // calls per sample on a device
+constexpr int kMostInQueue = 64;         // calls per batch; a device's queue holds about a thousand launches
+constexpr int kBurst = 10;               // most samples after a rest; later ones are not a burst
+constexpr int kBatch = 16;               // samples per block on a device
 
 struct State {
   const Subject& subject;
@@ -52,7 +52,7 @@ struct Engine {
     return fail(s, s.subject.why ? s.subject.why(s.subject.context) : "it failed");
   }
 
-  // `count` samples into `to`, as the mean nanoseconds of a call; on a host's clock one.
+  // Appends `count` samples to `to`, each the mean nanoseconds per call; with the host's clock only one.
   void samples(State& s, int count, std::vector<double>& to, bool warming_up = false) {
     if (!set.stopwatch) {
       const double ns = sample(s);
@@ -69,7 +69,7 @@ struct Engine {
     s.timing.late_batches += batch.late;
   }
 
-  // Mean nanoseconds of a call; below 0: the subject failed. Only what is between the two readings is timed.
+  // Mean nanoseconds per call; below 0 if the subject failed. Only the calls between the two readings are timed.
   double sample(State& s) {
     const Subject& subject = s.subject;
     if (subject.prepare) subject.prepare(subject.context);
@@ -85,7 +85,7 @@ struct Engine {
     return double(drained - start) / s.timing.calls;
   }
 
-  // By time and until stable, never by a count: the first calls meet cold caches, clocks and thread pools.
+  // Warms up for a time and until stable, not for a count: the first calls meet cold caches, clocks and thread pools.
   void warm_up(State& s) {
     const int64_t start = clock.now();
     const double limit = std::min(std::max(1.0, 10 * set.warm_up_seconds), 0.25 * set.max_seconds) * kSecond;
@@ -110,7 +110,7 @@ struct Engine {
                                       double(set.stopwatch ? kMostEnqueued : kMostCalls)));
   }
 
-  // The subject's own work, untimed and unflushed; on a device the timed batch is enqueued behind it without a wait.
+  // Runs the subject untimed and without flushes. On a device the timed batch is enqueued after it without a wait.
   bool heat(State& s) {
     if (set.heat_seconds <= 0) return true;
     const double calls = std::ceil(set.heat_seconds * kSecond / std::max(s.estimate, 1.0));
@@ -119,9 +119,9 @@ struct Engine {
     return true;
   }
 
-  // A block that is long beside its rest ends in another state than it began in, and whether a median falls on its
-  // first samples or on its last ones is chance: on an H200, kernels of 6 ms came out 3 % apart with 20 ms of rest and
-  // blocks of three, and 0.5 % apart with one each.
+  // A block that is long compared with its rest ends in another state than it began in, and whether the median falls on
+  // its first or its last samples is chance. On an H200, kernels of 6 ms differed by 3 % with 20 ms of rest and blocks
+  // of three, and by 0.5 % with blocks of one.
   double block_ns() const {
     if (set.rest_seconds <= 0) return kBlock;
     return std::clamp(0.5 * set.rest_seconds * kSecond, kShortBlock, kBlock);
@@ -143,13 +143,13 @@ struct Engine {
       if (s.subject.drain) s.subject.drain(s.subject.context);
       for (int n = 0; n < want && !stopped() && !s.done; ++n) {
         samples(s, 1, s.timing.samples);
-        if (double(clock.now() - start) > 4 * kBlock) break;  // a cold flush is longer than the samples
+        if (double(clock.now() - start) > 4 * kBlock) break;  // flushes take longer than the samples
       }
     }
     s.spent += double(clock.now() - start);
   }
 
-  // Where a subject stands, from 0 to 1; at 1 it is done.
+  // Progress of a subject from 0 to 1; at 1 it is done.
   double judge(State& s) {
     Timing& t = s.timing;
     const int n = int(t.samples.size());
@@ -159,7 +159,7 @@ struct Engine {
     if (n >= set.max_samples) return end("samples");
     const double share = s.spent / (set.max_seconds * kSecond);
     if (n >= set.min_early && share + s.estimate * t.calls / (set.max_seconds * kSecond) > 1) return end("time");
-    // Width falls with the root of the samples, so its square is the share of the way.
+    // The width falls with the square root of the samples, so its square measures progress.
     const double by_width = std::min(double(n) / set.min_samples, std::min(1.0, std::pow(set.precision / width, 2)));
     return std::clamp(std::max(share, by_width), 0.0, 0.99);
   }
@@ -182,8 +182,8 @@ std::vector<Timing> measure(std::span<const Subject> subjects, const TimingSetti
   for (int round = 0; !engine.stopped() && std::any_of(states.begin(), states.end(), open); ++round) {
     if (round % 2) std::reverse(order.begin(), order.end());
     else std::shuffle(order.begin(), order.end(), random);
-    // A subject that is precise enough goes on while another is not: samples taken side by side are comparable. One
-    // that failed or has used up its time does not.
+    // A subject that is precise enough continues while another is not, because interleaved samples are comparable. A
+    // subject that failed or has used up its time does not continue.
     const auto goes_on = [](const State& s) { return !s.done || s.timing.ended_by == "precision"; };
     for (const size_t n : order)
       if (goes_on(states[n]) && !engine.stopped()) engine.block(states[n]);
@@ -203,7 +203,7 @@ std::vector<Timing> measure(std::span<const Subject> subjects, const TimingSetti
 double floor_ns(const TimingSettings& given, const Clock& clock, const Subject* empty) {
   const Subject nothing{.name = "nothing", .run = [](void*) { return true; }};
   TimingSettings set = given;
-  if (!set.stopwatch) set.cold = false;  // a device's empty kernel waits for the flush before it, as all others do
+  if (!set.stopwatch) set.cold = false;  // on a device the empty kernel waits for the flush, like all others
   set.max_seconds = 0.3, set.warm_up_seconds = 0.01, set.progress = nullptr;
   set.rest_seconds = set.heat_seconds = 0;
   return median(measure(std::span(empty ? empty : &nothing, 1), set, clock)[0].samples);
@@ -255,7 +255,7 @@ double resolution(const Clock& clock) {
     const int64_t start = clock.now();
     int64_t now = start;
     for (int tries = 0; now == start && tries < 100000; ++tries) now = clock.now();
-    if (now == start) break;  // a clock that stands still between two calls
+    if (now == start) break;  // a clock that does not advance
     least = std::min(least, now - start);
   }
   return least == INT64_MAX ? 1.0 : double(least);

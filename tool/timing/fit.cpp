@@ -6,7 +6,7 @@
 namespace attune {
 
 double student_t(int n) {
-  // Tables have these; above, an expansion around the normal quantile is right to four digits.
+  // Small values from tables; above, an expansion around the normal quantile is right to four digits.
   constexpr double kSmallSamples[] = {INFINITY, 12.706205, 4.302653, 3.182446, 2.776445, 2.570582,
                              2.446912, 2.364624,  2.306004, 2.262157, 2.228139};
   if (n <= 0) return INFINITY;

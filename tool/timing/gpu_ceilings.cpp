@@ -1,5 +1,5 @@
-// Products of 8192 x 8192 matrices of normal numbers: of zeros a GPU would be a tenth faster, because it draws less
-// power. The shortest of several runs, after a few that nobody times.
+// Ceilings of a GPU: products of 8192 x 8192 matrices of normal numbers. With zeros a GPU would be a tenth faster,
+// because it draws less power. The shortest of several runs counts, after a few untimed ones.
 #include <algorithm>
 #include <vector>
 
@@ -15,7 +15,7 @@ namespace {
 constexpr int kSide = 8192, kRuns = 12, kUntimed = 3;
 constexpr size_t kMatrix = size_t(kSide) * kSide;
 
-// The shortest of kRuns, in ns; 0 and a sentence where one fails.
+// The shortest of kRuns in ns; 0 and a message in `missed` if one fails.
 template <class F>
 double best_ns(const DeviceTimer& timer, cuda::Marks& marks, const F& f, std::string& missed) {
   const auto no = [&](const Status& s) { return missed = s.message, 0.0; };
@@ -34,7 +34,7 @@ double best_ns(const DeviceTimer& timer, cuda::Marks& marks, const F& f, std::st
   return best;
 }
 
-// Fills `bytes` with normal numbers of one kind, again and again the same million of them.
+// Fills `bytes` with normal numbers of this dtype, repeating the same million of them.
 Status fill_normal(const DeviceTimer& timer, std::byte* gpu, size_t bytes, DType type) {
   constexpr int kPattern = 1 << 20;
   std::vector<unsigned char> pattern(size_t(kPattern) * size_t(size_of(type)));

@@ -11,7 +11,7 @@
 namespace attune {
 namespace {
 
-// "VmHWM:" of this process in bytes; below 0 where the system has none.
+// A line such as "VmHWM:" of /proc/self/status in bytes; below 0 if it is missing.
 double line_of_status(const std::string& name) {
   std::ifstream file("/proc/self/status");
   std::string word;
@@ -33,9 +33,9 @@ PeakMemory::PeakMemory(int gpu) : gpu_(gpu) {
     return;
   }
 #ifdef __GLIBC__
-  malloc_trim(0);  // what was freed before and is resident still would be taken again unseen
+  malloc_trim(0);  // freed but still resident pages would be reused without being counted
 #endif
-  std::ofstream reset("/proc/self/clear_refs");  // 5: the highest mark begins at what is resident now
+  std::ofstream reset("/proc/self/clear_refs");  // 5: resets the high-water mark to the resident size
   reset << "5" << std::flush;
   if (reset) start_ = line_of_status("VmRSS:");
 }

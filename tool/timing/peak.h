@@ -1,13 +1,14 @@
-// How much memory a piece of work takes, as the system counts it: of this process its resident pages at their highest,
-// of a GPU what is no longer free. Nothing here is reckoned from shapes, so a plan's workspace can be held against it.
+// Measures how much memory a piece of work takes, as the system counts it: the peak of the resident pages of this
+// process, or the memory of a GPU that is no longer free. Nothing is derived from shapes, so a plan's workspace can be
+// checked against it.
 #pragma once
 
 namespace attune {
 
 class PeakMemory {
  public:
-  explicit PeakMemory(int gpu = -1);  // from here on; -1: this process
-  // More than at the start, at the highest (of a GPU: now); below 0: the system does not say.
+  explicit PeakMemory(int gpu = -1);  // starts measuring; -1: this process
+  // Increase since the start: the peak for a process, the present value for a GPU; below 0: unknown.
   double bytes() const;
 
  private:

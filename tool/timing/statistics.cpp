@@ -19,12 +19,12 @@ double quantile_of_sorted(const std::vector<double>& s, double share) {
   return s[below] + (at - double(below)) * (s[above] - s[below]);
 }
 
-// P(X = k) of n fair coins.
+// P(X = k) for n fair coins.
 double binomial(int n, int k) {
   return std::exp(std::lgamma(n + 1.0) - std::lgamma(k + 1.0) - std::lgamma(n - k + 1.0) - n * std::log(2.0));
 }
 
-struct SplitMix {  // Steele et al. 2014; small, and the same on every machine, unlike std::distribution
+struct SplitMix {  // Steele et al. 2014; small, and the same on every machine, unlike the distributions of <random>
   uint64_t state;
   uint64_t next() {
     uint64_t z = state += 0x9E3779B97F4A7C15u;
@@ -55,12 +55,12 @@ Interval median_interval(std::span<const double> x, double confidence) {
   if (n == 0) return {};
   // The median lies outside [s[r], s[n-1-r]] only if at most r samples fell on one side of it.
   int r = 0;
-  double outside = binomial(n, 0);  // of one side
+  double outside = binomial(n, 0);  // one side
   if (n <= 1000) {
     for (double next = outside; r + 1 < (n + 1) / 2; outside = next, ++r)
       if (next = outside + binomial(n, r + 1); 1 - 2 * next < confidence) break;
   } else {
-    // A normal deviate for the binomial one; 1.96 at 95 %. Bisection of erf is exact enough for any confidence.
+    // Normal approximation of the binomial; 1.96 at 95 %. Bisection of erf is exact enough for any confidence.
     double lo = 0, hi = 10;
     for (int step = 0; step < 60; ++step)
       (std::erf((lo + hi) / 2 / std::sqrt(2.0)) < confidence ? lo : hi) = (lo + hi) / 2;
@@ -86,7 +86,7 @@ Ratio median_ratio(std::span<const double> a, std::span<const double> b, double 
   std::sort(ratios.begin(), ratios.end());
   const double tail = (1 - confidence) / 2;
   r.interval = {quantile_of_sorted(ratios, tail), quantile_of_sorted(ratios, 1 - tail), confidence};
-  // A handful of samples resamples to itself too often: then the extremes bound the ratio, at their own coverage.
+  // With very few samples the bootstrap repeats itself too often: the extremes then bound the ratio, at their coverage.
   const Interval ia = median_interval(a), ib = median_interval(b);
   if (std::min(ia.confidence, ib.confidence) < confidence)
     r.interval = {ia.low / ib.high, ia.high / ib.low, std::min(ia.confidence, ib.confidence)};
@@ -110,7 +110,7 @@ Outliers outliers(std::span<const double> x) {
 int modes(std::span<const double> x) {
   if (x.size() < 15) return 1;
   std::vector<double> s = sorted(x);
-  if (constexpr size_t kEnough = 1000; s.size() > kEnough) {  // the density costs samples times points
+  if (constexpr size_t kEnough = 1000; s.size() > kEnough) {  // the density costs samples x points
     for (size_t i = 0; i < kEnough; ++i) s[i] = s[i * s.size() / kEnough];
     s.resize(kEnough);
   }
@@ -121,13 +121,13 @@ int modes(std::span<const double> x) {
   const double range = (quantile_of_sorted(s, 0.75) - quantile_of_sorted(s, 0.25)) / 1.34;
   // Silverman's rule, from the narrower of the two widths unless more than half of the samples are equal.
   const double width = range > 0 ? std::min(std::sqrt(square), range) : std::sqrt(square);
-  // Differences far below the median are the timer's grain and not a second way of running.
+  // Differences far below the median are the timer's resolution, not a second mode.
   const double band = std::max(0.9 * width * std::pow(n, -0.2), 0.005 * std::abs(quantile_of_sorted(s, 0.5)));
   if (!(band > 0)) return 1;
 
   constexpr int kPoints = 256;
   const double first = s.front() - 3 * band, step = (s.back() - s.front() + 6 * band) / (kPoints - 1);
-  // Far outliers would stretch the grid until it misses peaks: then it is made of the samples themselves.
+  // Far outliers would stretch the grid until it misses peaks; the grid is then made of the samples themselves.
   std::vector<double> grid, density;
   if (step < band / 2) for (int i = 0; i < kPoints; ++i) grid.push_back(first + i * step);
   else for (const double v : s) grid.insert(grid.end(), {v - band, v, v + band});
@@ -138,8 +138,7 @@ int modes(std::span<const double> x) {
     density.push_back(d);
   }
   const double top = *std::max_element(density.begin(), density.end());
-  // A peak counts if it holds its own (a fifth of the highest) and a valley of less than 0.6 of it lies before the
-  // next.
+  // A peak counts if it reaches a fifth of the highest one and a valley below 0.6 of it precedes the next peak.
   int peaks = 0;
   bool on_peak = false;
   double peak = 0, valley = 0;
@@ -156,7 +155,7 @@ int modes(std::span<const double> x) {
 }
 
 bool settled(std::span<const double> x, double within) {
-  // A quarter of all: the slower a start fades, the longer the windows have to be to show it.
+  // A quarter of all samples: the slower the start-up effects fade, the longer the windows must be to show it.
   const size_t window = std::max<size_t>(10, x.size() / 4);
   if (x.size() < 2 * window) return false;
   const double late = median(x.last(window)), early = median(x.subspan(x.size() - 2 * window, window));

@@ -21,7 +21,7 @@ std::vector<CheckedChoice> check_choices(const std::vector<Record>& records, con
                                          const std::string& device, const GatherSettings& settings) {
   std::vector<CheckedChoice> all;
   const Gathered gathered = gather(records, settings);
-  // The same rows as tuning would take, each once with all its backends.
+  // The rows that tuning would use, each once with all its backends.
   std::map<std::pair<std::string, std::string>, std::map<std::string, double>> rows;
   std::map<std::string, double> spreads;
   Device known;

@@ -1,4 +1,4 @@
-// How good the choices of rules are, at rows that they were not made from.
+// Checks how good the choices of rules are on measured rows.
 #pragma once
 #include "tool/tune/curves.h"
 
@@ -6,19 +6,19 @@ namespace attune {
 
 struct CheckedChoice {
   std::string problem{}, timing{}, chosen{}, fastest{};
-  double slower = 0;  // time of the chosen by that of the fastest, minus 1
-  double spread = 0;  // A/A of the row
+  double slower = 0;  // time of the chosen backend / time of the fastest - 1
+  double spread = 0;  // A/A spread of the row
   bool by_rule = false;
-  // A machine that differs from itself by more than a twentieth does not say what is as fast.
+  // An A/A spread above kMostSpread does not excuse a slower choice.
   bool right() const { return slower <= (spread < kMostSpread ? spread : kMostSpread); }
 };
 
-// The device that has this name: this CPU, a GPU that is here, or one that is known by its last word. False: none is.
+// Finds the device of this name: this CPU, a GPU of this machine, or one known by the last word of its name.
 bool device_called(const std::string& name, Device& out);
 
-// Of every row that has two backends or more. The choice is that of the planner, which may refuse what a rule names
-// where it was timed by name: of a device that nobody knows, the backend that the rules name, or where they say nothing
-// or it was not measured, the first in the order of the backends that was.
+// Checks every row with at least two backends. The choice is that of the planner, which may refuse a backend that a
+// rule names. For an unknown device it is the backend that the rules name. If there is none, or it was not measured, it
+// is the first measured backend of the list.
 std::vector<CheckedChoice> check_choices(const std::vector<Record>&, const std::vector<Rule>&,
                                          const std::string& device, const GatherSettings&);
 

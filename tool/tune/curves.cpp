@@ -43,7 +43,7 @@ size_t order_of(const std::string& backend) {
                 all.begin());
 }
 
-// In the order that decides where nothing was measured.
+// The measured backends, in the list order that decides without measurements.
 std::vector<std::string> in_order(const std::vector<Row>& rows) {
   std::set<std::pair<size_t, std::string>> all;
   for (const Row& row : rows)
@@ -64,13 +64,14 @@ Evidence evidence_of(const Row& row, const std::string& backend, const std::stri
   else if (other == row.by_backend.end()) e.note = baseline + " was not measured";
   else if (counts(*other->second, why))
     e.speed_up = median_ratio(other->second->samples_ns, own->second->samples_ns);
-  // What does not fit the memory is beaten by whatever does; what failed, was wrong or not checked says nothing.
+  // A baseline that does not fit into memory loses to anything that does. One that failed, was wrong or was not checked
+  // shows nothing.
   else if (other->second->status == "oom") e.speed_up = {INFINITY, {INFINITY, INFINITY, 1}};
   else e.note = baseline + ": " + why;
   return e;
 }
 
-// The points of every backend, of rows that are at one point together; `seen` are the rows' evidence, by backend.
+// Fills the points of every backend. at(row) is the point of a row; `seen` is the evidence of the rows, by backend.
 template <class At>
 void fill(Curves& c, const std::vector<Row>& rows, const std::vector<Evidence>& seen,
           const std::vector<std::string>& names, size_t points, const At& at) {
@@ -123,7 +124,7 @@ KeyCurves curves_of(const RuleKey& key, std::vector<Row> rows, const GatherSetti
   return k;
 }
 
-// The timing and, of a CPU, the threads whose rows count.
+// The timing mode and, on a CPU, the number of threads whose rows count.
 struct Wanted { std::string mode{}; int threads = 0; };
 Wanted wanted(const std::vector<const Record*>& records, const std::string& asked) {
   std::set<std::string> modes;

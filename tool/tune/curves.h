@@ -1,4 +1,4 @@
-// From records to the curves that thresholds are found on: which rows belong together, and which count.
+// Turns records into the curves on which thresholds are found: which rows belong together, and which count.
 #pragma once
 #include <map>
 
@@ -8,60 +8,60 @@
 
 namespace attune {
 
-// Problems that one rule decides.
+// The kind of problems that one rule decides.
 struct RuleKey {
   Pass pass = Pass::forward;
   DType dtype = DType::none;
   int32_t dim_qk = 0, dim_v = 0;
   MaskKind mask = MaskKind::full;
-  bool decode = false;    // queries
-  bool apart = false;  // compressed keys: no rule holds for them, and an export does
+  bool decode = false;  // at most kDecodeQueries queries
+  bool apart = false;   // compressed keys: rules do not cover them, but the YAML export does
   int64_t min_heads = 1, max_heads = INT64_MAX;
   auto operator<=>(const RuleKey&) const = default;
 };
 std::string name(const RuleKey&);  // "forward bf16 d128 causal heads 1-16"
 
-// One backend in one row, as it stands in a tuned file.
+// One backend in one row, as written into a tuned file.
 struct Evidence {
   std::string problem{}, timing{}, backend{};
-  int length = 0;        // of the row
+  int length = 0;        // length of the row
   int64_t work = 0;      // batch * heads * keys
-  double median_ns = 0;  // 0: it was not measured
-  Ratio speed_up{};      // over the baseline; a confidence of 0: there is none
+  double median_ns = 0;  // 0: not measured
+  Ratio speed_up{};      // over the baseline; confidence 0 if there is none
   std::string note{};    // why it does not count
 };
 
 struct KeyCurves {
   RuleKey key{};
   Curves curves{};
-  Curves by_work{};  // of the same rows
+  Curves by_work{};       // the same rows by work
   std::vector<Evidence> rows{};
-  std::string without{};  // the baseline that was asked for and that no row has; `curves` have none then
+  std::string without{};  // the requested baseline if no row has it; `curves` then have no baseline
 };
 
 struct DeviceCurves {
-  std::string device{};  // Device::name
-  std::string measured{};  // "2026-11-15T12:00:00Z commit abc1234": of the newest record that counts
+  std::string device{};    // Device::name
+  std::string measured{};  // "2026-11-15T12:00:00Z commit abc1234", of the newest record that counts
   std::vector<KeyCurves> keys{};
 };
 
 struct GatherSettings {
-  std::vector<int> buckets{1, 17, 65, 257};  // where buckets of batch * heads begin
-  std::string against{};  // baseline; empty: the standard one, else the first in the order of the backends
-  std::string timing{};   // cold, warm, graph; empty: cold of a GPU and warm of a CPU, where that is there
-  bool by_window = false; // the length of a row is the keys that a query sees, where a window has fewer than there are
+  std::vector<int> buckets{1, 17, 65, 257};  // first values of the buckets of batch * heads
+  std::string against{};   // baseline; empty: the standard backend, else the first of the list
+  std::string timing{};    // cold, warm, graph; empty: cold on a GPU and warm on a CPU, if measured
+  bool by_window = false;  // the length of a row with a window is the number of keys that a query sees
 };
 
 struct Gathered {
   std::vector<DeviceCurves> devices{};
-  std::map<std::string, int> left_out{};  // why, and how many records
+  std::map<std::string, int> left_out{};  // number of records by reason
 };
 
-// Of records of the same row and backend the last counts, of a CPU those with most threads.
+// The last of several records of a row and backend counts; on a CPU only records with the most threads count.
 Gathered gather(const std::vector<Record>&, const GatherSettings&);
 
-// The key of a problem that tuning takes, or the reason that it does not.
+// The key of a problem, or the reason why tuning does not support it.
 Status key_of(const Problem&, const std::vector<int>& buckets, RuleKey& out);
-bool counts(const Record&, std::string& why_not);  // measured, and found right
+bool counts(const Record&, std::string& why_not);  // true if measured and correct
 
 }  // namespace attune

@@ -21,7 +21,7 @@ Rule rule_of(const RuleKey& k, int length, const std::string& backend, int64_t w
           .min_heads = k.min_heads, .max_heads = k.max_heads, .decode = k.decode, .min_len = length, .min_work = work,
           .backend = backend};
 }
-// A problem that the key's rules decide, of that length.
+// A problem of this length that the rules of the key decide.
 Problem sample_of(const RuleKey& k, int length) {
   Problem p{.pass = k.pass};
   p.dtype.q = k.dtype, p.dim_qk = k.dim_qk, p.dim_v = k.dim_v, p.mask.kind = k.mask;
@@ -39,7 +39,7 @@ std::string percent(double share) { return without_zeros(fmt::format("{:.1f}", 1
 
 std::string sentence_of(const Curves& c, const TuneChoice& choice, const TuneSettings& s) {
   const std::string& baseline = c.backends[c.baseline].backend;
-  if (c.backends.size() == 1) return join("only ", baseline, " was measured: there is nothing to choose");
+  if (c.backends.size() == 1) return join("only ", baseline, " was measured: nothing to choose from");
   std::string text = fmt::format("against {}, margin {}", baseline, percent(s.margin));
   for (size_t b = 0; b < c.backends.size(); ++b)
     if (b != c.baseline)
@@ -48,9 +48,9 @@ std::string sentence_of(const Curves& c, const TuneChoice& choice, const TuneSet
   return text;
 }
 
-// Where the same backends may be used at every length, heads decide between them as much as keys do: on a GPU a launch
-// fills its multiprocessors once at 8 x 2048 as at 16 x 1024. Rules by work, where the rows that were measured take
-// less time by them than by length, by more than the A/A spread; none otherwise.
+// Rules by work instead of length. If the same backends may be used at every length, heads decide between them as much
+// as keys: on a GPU, 8 x 2048 and 16 x 1024 fill the SMs equally. Returns rules by work if the measured rows take less
+// time with them than with rules by length, by more than the A/A spread; else none.
 std::vector<Rule> by_work(const KeyCurves& k, const TuneChoice& choice, const std::vector<Rule>& before,
                           const TuneSettings& settings) {
   const Curves& c = k.curves;
@@ -62,7 +62,7 @@ std::vector<Rule> by_work(const KeyCurves& k, const TuneChoice& choice, const st
     for (const auto& from : of.from) may.push_back(from && *from == c.lengths[0]);
     return may;
   };
-  // Whether it is by work follows from the records alone, so that the same ones again give the same file.
+  // Whether rules are by work follows from the records alone, so the same records again give the same file.
   const TuneChoice fresh = choose(c, settings);
   const std::vector<bool> may = at_every_length(fresh);
   const std::vector<size_t>& by_length = fresh.at;
@@ -95,14 +95,14 @@ std::vector<Rule> by_work(const KeyCurves& k, const TuneChoice& choice, const st
   const std::vector<size_t> chosen = choose_by_work(w, at_every_length(choice));
   for (size_t n = 0; n < chosen.size(); ++n) {
     if (n && chosen[n] == chosen[n - 1]) continue;
-    // Between two that were measured, the nearer one counts.
+    // Between two measured works, the nearer one decides.
     const int64_t from = n ? int64_t(std::ceil(std::sqrt(double(w.works[n - 1]) * double(w.works[n])))) : 0;
     rules.push_back(rule_of(k.key, c.lengths[0], w.backends[chosen[n]].backend, from));
   }
   return rules;
 }
 
-// No tabs or line ends: it is one field.
+// Replaces control characters such as tabs and newlines, because the text is one field.
 std::string field(std::string text) {
   for (char& c : text)
     if ((unsigned char)(c) < ' ' || c == 127) c = ' ';
@@ -141,7 +141,7 @@ TunedFile tune(const DeviceCurves& device, const std::vector<Rule>& before, cons
     TunedKey tuned{.key = k.key, .sentence = sentence_of(c, choice, settings)};
     tuned.decided = c.backends.size() > 1 && k.without.empty();
     if (c.backends.size() > 1 && !k.without.empty())
-      tuned.sentence = k.without + " was not measured here: there is nothing to hold the others against";
+      tuned.sentence = k.without + " was not measured: no baseline for the others";
     for (size_t n = 0; n < c.lengths.size() && !k.key.apart && tuned.decided; ++n) {
       const Curve& chosen = c.backends[choice.at[n]];
       const bool is_new = tuned.rules.empty() || tuned.rules.back().backend != chosen.backend;
@@ -168,7 +168,7 @@ void keep(const TunedFile& before, TunedFile& now) {
   }
   for (TunedKey& k : now.keys)
     if (std::any_of(kept.begin(), kept.end(), [&](const TunedKey& old) { return overlaps(old.key, k.key); }))
-      k.sentence += "; the rules that were there stay";
+      k.sentence += "; the existing rules stay";
   now.keys.insert(now.keys.end(), kept.begin(), kept.end());
   std::stable_sort(now.keys.begin(), now.keys.end(),
                    [](const TunedKey& a, const TunedKey& b) { return a.key < b.key; });
@@ -185,7 +185,7 @@ std::string to_text(const TunedFile& f) {
 }
 
 std::string to_yaml(const TunedFile& f, const TuneSettings& settings) {
-  std::string s = fmt::format("# {}, {}; lengths from which a fused kernel is faster by {} or more, there and at every "
+  std::string s = fmt::format("# {}, {}; lengths from which a fused kernel is at least {} faster, there and at every "
                               "longer one\n# -1: never\nruntime:\n", f.device, f.measured, percent(settings.margin));
   const auto line = [&](const char* word, auto belongs) {
     bool any = false, never = false;
@@ -207,7 +207,7 @@ Status from_text(std::string_view text, std::string_view path, TunedFile& out) {
   Tuned tuned;
   if (Status s = read_tuned(text, path, tuned); !s.ok()) return s;
   TunedFile file{.device = tuned.device, .measured = tuned.measured};
-  size_t next = 0;  // of the rules
+  size_t next = 0;  // index into the rules
   std::string title;
   TunedKey* current = nullptr;
   while (!text.empty()) {

@@ -8,8 +8,9 @@
 namespace attune {
 namespace {
 
-// Faster than the A/A spread may claim, and surely faster at all. Of a spread only so much counts as --check forgives:
-// a run that took 9.4 % at its first row kept what was 9.0 % slower, with intervals of 0.5 %.
+// True if `a` is faster by more than the A/A spread and by more than the intervals. A spread counts only up to
+// kMostSpread, as in --check: a run with a spread of 9.4 % at its first row kept a backend that was 9.0 % slower, with
+// intervals of 0.5 %.
 bool beats(const CurvePoint& a, const CurvePoint& b, double spread) {
   const double gain = b.log_time - a.log_time;
   return gain > std::log1p(std::min(spread, kMostSpread)) && gain > std::hypot(a.half, b.half);
@@ -20,17 +21,17 @@ bool beats(const CurvePoint& a, const CurvePoint& b, double spread) {
 std::optional<int> threshold(const Curves& c, size_t backend, const TuneSettings& s) {
   const Curve& curve = c.backends[backend];
   std::optional<int> from;
-  size_t say_so = 0;  // lengths
+  size_t say_so = 0;  // number of lengths in favour
   for (size_t n = c.lengths.size(); n-- > 0;) {
-    // Where the baseline cannot run, something is in use for want of it and not for its speed.
+    // If the baseline cannot run, a backend is in use because it is the only one, not because of its speed.
     const bool in_use = n < c.used.size() && c.used[n] == curve.backend && c.backends[c.baseline].points[n].measured;
     const CurvePoint& p = curve.points[n];
     const double needed = 1 + s.margin - (in_use ? s.hysteresis : 0);
     if (!p.measured || p.low < needed) break;
     if (!std::isnan(p.low)) from = c.lengths[n], say_so += std::isinf(p.low) ? 2 : 1;
   }
-  // One alone at the end of the range may be an accident, and would decide for all that is longer; that the baseline
-  // has no room there is none.
+  // A single length at the end of the range may be an accident and would decide for everything longer. A baseline that
+  // does not fit into memory there is not an accident.
   return say_so >= std::min<size_t>(2, c.lengths.size()) ? from : std::nullopt;
 }
 
@@ -39,7 +40,7 @@ TuneChoice choose(const Curves& c, const TuneSettings& s) {
   for (size_t b = 0; b < c.backends.size(); ++b)
     choice.from.push_back(b == c.baseline ? std::nullopt : threshold(c, b, s));
   choice.at.assign(c.lengths.size(), c.baseline);
-  std::optional<size_t> longer;  // what the next longer length chose
+  std::optional<size_t> longer;  // choice of the next longer length
   for (size_t n = c.lengths.size(); n-- > 0;) {
     const auto may = [&](size_t b) { return choice.from[b] && *choice.from[b] <= c.lengths[n]; };
     std::optional<size_t> best;
@@ -51,7 +52,7 @@ TuneChoice choose(const Curves& c, const TuneSettings& s) {
       const double spread = n < c.spread.size() ? c.spread[n] : 0;
       if (!best || beats(c.backends[b].points[n], c.backends[*best].points[n], spread)) best = b;
     }
-    // Nothing may be used: the baseline, or where that cannot run the first that can.
+    // If nothing may be used: the baseline, or the first backend that can run if the baseline cannot.
     if (!best) {
       best = c.baseline;
       for (size_t b = c.backends.size(); b-- > 0;)
@@ -69,7 +70,7 @@ std::vector<size_t> choose_by_work(const Curves& c, const std::vector<bool>& may
   const size_t works = c.works.size(), backends = c.backends.size();
   const double cost = change_cost();
   const auto in_use = [&](size_t n, size_t b) { return n < c.used.size() && c.used[n] == c.backends[b].backend; };
-  // Of the ways that end in each backend at a work, the one of the least cost, and where it comes from.
+  // Dynamic programming: the least cost of a path that ends in each backend at a work, and its predecessor.
   std::vector<double> least(backends, 0);
   std::vector<std::vector<size_t>> from(works, std::vector<size_t>(backends, c.baseline));
   for (size_t n = 0; n < works; ++n) {
@@ -83,7 +84,7 @@ std::vector<size_t> choose_by_work(const Curves& c, const std::vector<bool>& may
         const double change = is_new ? std::max(cost, std::hypot(p.half, c.backends[a].points[n].half)) : 0;
         if (least[a] + change < next[b]) next[b] = least[a] + change, from[n][b] = a;
       }
-      next[b] += p.log_time + (in_use(n, b) ? 0 : cost);  // so what is in use stays until another is clearly faster
+      next[b] += p.log_time + (in_use(n, b) ? 0 : cost);  // a backend in use stays until another is clearly faster
     }
     least = next;
   }

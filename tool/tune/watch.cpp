@@ -19,7 +19,7 @@ namespace {
 volatile sig_atomic_t stopped = 0;
 void stop(int) { stopped = 1; }
 
-struct Signals {  // as they were, when this ends
+struct Signals {  // the destructor restores the previous handlers
   struct sigaction interrupt {}, terminate {};
   Signals() {
     struct sigaction ours {};
@@ -30,7 +30,7 @@ struct Signals {  // as they were, when this ends
   ~Signals() { sigaction(SIGINT, &interrupt, nullptr), sigaction(SIGTERM, &terminate, nullptr); }
 };
 
-// "cpu", "cuda:1": how `bench` is told of a device that is here; "" where it is not.
+// The name of a device for `bench`: "cpu", "cuda:1"; "" if it is not in this machine.
 std::string word_of(const std::string& device) {
   if (this_cpu().name == device) return "cpu";
   for (int n = 0; n < 64; ++n) {
@@ -42,12 +42,12 @@ std::string word_of(const std::string& device) {
   return "";
 }
 
-// This program once more, on one problem; what it says goes to stderr, since stdout is the caller's.
+// Runs this program again on one problem. Its output goes to stderr, because stdout belongs to the caller.
 Status bench(const LoggedCall& call, const std::string& device, const std::string& records) {
   const std::string words[] = {"attune", "bench", call.problem, "--backend", "all", "--device", device, "--out",
                                records, "--max-seconds", "1"};
   const pid_t child = fork();
-  if (child < 0) return Status::no("no process for a measurement: ", std::strerror(errno));
+  if (child < 0) return Status::no("cannot start a process for a measurement: ", std::strerror(errno));
   if (child == 0) {
     dup2(STDERR_FILENO, STDOUT_FILENO);
     std::vector<char*> argv;
@@ -59,10 +59,10 @@ Status bench(const LoggedCall& call, const std::string& device, const std::strin
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127) return Status::no("/proc/self/exe cannot be started");
-  return Status::good();  // a problem that could not be measured is a record that says so
+  return Status::good();  // a problem that could not be measured has a record with the reason
 }
 
-// Which problems of which device: a CPU's records say nothing of a GPU.
+// Pairs of device and problem: records of a CPU do not count for a GPU.
 using Seen = std::set<std::pair<std::string, std::string>>;
 Seen measured_in(const std::string& path) {
   Seen all;
@@ -99,7 +99,7 @@ Status watch(const Watched& w, const std::function<void()>& tune) {
   bool any = !seen.empty();
   while (!stopped) {
     bool news = false;
-    // A line without its end is still being written: it is read again with the rest of it.
+    // A line without a newline is still being written, so it is read again later.
     for (std::streampos at = log.tellg(); !stopped && std::getline(log, line); at = log.tellg()) {
       if (log.eof() && !w.once) {
         log.clear(), log.seekg(at);
@@ -116,7 +116,7 @@ Status watch(const Watched& w, const std::function<void()>& tune) {
     }
     if (news || (any && w.once)) tune();
     any = any || news;
-    if (w.once) return any ? Status::good() : Status::no("--watch: ", w.log, " names no problem that a rule is for");
+    if (w.once) return any ? Status::good() : Status::no("--watch: ", w.log, " has no problem that rules can cover");
     log.clear();
     for (int tenth = 0; tenth < 10 && !stopped; ++tenth) usleep(100'000);
   }

@@ -1,6 +1,6 @@
-// Live calls become rules: a process that runs with ATTUNE_LOG=1 says which problems it has, and this measures each of
-// them, with the timer and the checks of `bench`, in a process of its own. Nothing is timed inside the live calls: what
-// else their process does would be in the time.
+// Turns live calls into rules. A process that runs with ATTUNE_LOG=1 logs its problems, and each of them is measured
+// with the timer and the checks of `bench` in a separate process. The live calls themselves are not timed, because the
+// time would include whatever else their process does.
 #pragma once
 #include <functional>
 #include <string>
@@ -12,14 +12,14 @@ namespace attune {
 
 struct Watched {
   std::string log{}, records{};
-  bool once = false;  // end where the log ends, not at a signal
+  bool once = false;  // end at the end of the log, not at a signal
 };
 
-// One line of a log, as the library writes it.
+// One line of the log, as the library writes it.
 struct LoggedCall { std::string problem{}, device{}; };
 bool read_call(std::string_view line, LoggedCall& out);
 
-// Calls `tune` after every batch of new problems. Ends at SIGINT or SIGTERM, after what is being measured.
+// Calls `tune` after every batch of new problems. Ends at SIGINT or SIGTERM, after the measurement in progress.
 Status watch(const Watched&, const std::function<void()>& tune);
 
 }  // namespace attune
