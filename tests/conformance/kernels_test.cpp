@@ -30,11 +30,11 @@ TEST(Kernels, every_one_has_a_case) {
   for (const char* word : {"cpu", "h200", "l4"}) {
     Device d;
     ASSERT_TRUE(device_named(word, d).ok());
-    const std::vector<Case> decode = case_of_each_kernel(all, backends(), d);
+    const std::vector<Case> chosen = case_of_each_kernel(all, backends(), d);
     if (d.kind == DeviceKind::cuda) {
-      EXPECT_LT(decode.size(), all.size() / 3) << word;
+      EXPECT_LT(chosen.size(), all.size() / 3) << word;
     }
-    EXPECT_EQ(kernels(decode, d), kernels(all, d)) << word;
+    EXPECT_EQ(kernels(chosen, d), kernels(all, d)) << word;
   }
 }
 
@@ -43,9 +43,9 @@ TEST(Kernels, of_two_cases_of_a_kernel_the_smaller_is_taken) {
   ASSERT_TRUE(parse("forward f32 b2 h1 q64 k64 d64 full", two[0]).ok());
   ASSERT_TRUE(parse("forward f32 b1 h1 q64 k64 d64 full", two[1]).ok());
   const Backend* only[] = {find_backend("cpu_forward")};
-  const std::vector<Case> decode = case_of_each_kernel(two, only, this_cpu());
-  ASSERT_EQ(decode.size(), 1u);
-  EXPECT_EQ(name(decode[0]), "forward f32 b1 h1 q64 k64 d64 full");
+  const std::vector<Case> chosen = case_of_each_kernel(two, only, this_cpu());
+  ASSERT_EQ(chosen.size(), 1u);
+  EXPECT_EQ(name(chosen[0]), "forward f32 b1 h1 q64 k64 d64 full");
 }
 
 // A larger case whose rows every kernel can load is preferred; otherwise a kernel that refuses unaligned rows would
@@ -55,9 +55,9 @@ TEST(Kernels, a_case_of_unaligned_rows_is_the_last_choice) {
   ASSERT_TRUE(parse("forward f32 b1 h1 q64 k64 d64 full | pad=3", two[0]).ok());
   ASSERT_TRUE(parse("forward f32 b2 h1 q64 k64 d64 full", two[1]).ok());
   const Backend* only[] = {find_backend("cpu_forward")};
-  const std::vector<Case> decode = case_of_each_kernel(two, only, this_cpu());
-  ASSERT_EQ(decode.size(), 1u);
-  EXPECT_EQ(name(decode[0]), "forward f32 b2 h1 q64 k64 d64 full");
+  const std::vector<Case> chosen = case_of_each_kernel(two, only, this_cpu());
+  ASSERT_EQ(chosen.size(), 1u);
+  EXPECT_EQ(name(chosen[0]), "forward f32 b2 h1 q64 k64 d64 full");
 }
 
 }  // namespace

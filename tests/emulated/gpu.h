@@ -164,7 +164,7 @@ inline bool meet(Warp& m) {
   wait_until("its warp", [&m, round] { return m.round != round; }, false);
   return false;
 }
-inline void meet_named(int number, int threads, const char* what, bool persist = true) {
+inline void meet_named(int number, int threads, const char* what, bool waits = true) {
   pause();
   Named& m = gpu.now->block->named[number];
   const unsigned round = m.round;
@@ -178,8 +178,8 @@ inline void meet_named(int number, int threads, const char* what, bool persist =
   if (++m.there == threads) {
     m.there = 0, ++m.round, ++gpu.events, m.given = m.gathered;
     m.who.reset();
-    if (persist) my_clock().join(m.given);
-  } else if (persist) {
+    if (waits) my_clock().join(m.given);
+  } else if (waits) {
     wait_until(what, [&m, round] { return m.round != round; });
     my_clock().join(m.given);
   }

@@ -147,7 +147,7 @@ inline void run(Running& x) {
         if (gpu.random() % 3 == 0 || (starved && warp % per_block == victim)) continue;
         moved |= starved_lane ? x.step(warp, others) : x.step(warp, most);
         for (size_t n = victim; schedule.pace == Pace::greedy && n < warps; n += per_block)
-          for (int tickets = 0; tickets < 64 && x.step(n, all); ++tickets) moved = true;
+          for (int steps = 0; steps < 64 && x.step(n, all); ++steps) moved = true;
       }
     }
     moved |= land_some(false, schedule.pace != Pace::ranked || gpu.random() % warps == 0);

@@ -95,9 +95,9 @@ TEST_F(Sm90Forward, is_the_first_link_for_plain_problems_that_fill_the_gpu) {
   EXPECT_EQ(chosen("forward bf16 b2 h64/8 q4096 k4096 d64 window127,0 sink"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b16 h16 q8192 k8192 d128 causal ragged"), "sm90_forward");
   EXPECT_EQ(chosen("forward bf16 b1 h16 q16384 k16384 d64 full blocks128x128x99999"), "sm90_forward");
-  for (const char* decode : {"d64 full", "d64 causal", "d128 full", "d128 causal", "d192 full", "d192/128 full",
+  for (const char* line : {"d64 full", "d64 causal", "d128 full", "d128 causal", "d192 full", "d192/128 full",
                           "d256 full", "d256 causal"})  // stream-K over few query tiles
-    EXPECT_EQ(chosen(join("forward bf16 b1 h2 q128 k8192 ", decode)), "sm90_forward") << decode;
+    EXPECT_EQ(chosen(join("forward bf16 b1 h2 q128 k8192 ", line)), "sm90_forward") << line;
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d128 full sink"), "sm80_forward");  // split-KV
   EXPECT_EQ(chosen("forward bf16 b1 h2 q128 k8192 d256 full ragged"), "sm80_forward");
   EXPECT_EQ(chosen("forward bf16/bf16/f32 b1 h2 q512 k4096 d128 causal"), "sm90_forward");  // split over warpgroups

@@ -98,14 +98,14 @@ __global__ void __launch_bounds__(kThreads) append_kernel(const __grid_constant_
 
 // True if rows can be copied 16 bytes at a time.
 bool in_pieces(const Problem& p, const Args& a) {
-  const int aligned16 = 16 / size_of(p.dtype.q);
+  const int vec = 16 / size_of(p.dtype.q);
   for (const Role r : {Role::q, Role::k, Role::v, Role::k_new, Role::v_new}) {
     const Tensor& t = a[r];
     const int64_t steps = t.stride.batch | t.stride.seq | t.stride.head | t.extent.dim;
-    if (reinterpret_cast<uintptr_t>(t.data) % 16 || steps % aligned16) return false;
+    if (reinterpret_cast<uintptr_t>(t.data) % 16 || steps % vec) return false;
   }
   const int pairs = p.rotates() ? a[Role::rotary_cos].extent.dim : 0;
-  return (p.has(Option::rotary_half) ? pairs : 2 * pairs) % aligned16 == 0;
+  return (p.has(Option::rotary_half) ? pairs : 2 * pairs) % vec == 0;
 }
 
 template <class T, int Vec>

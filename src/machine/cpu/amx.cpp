@@ -217,7 +217,7 @@ void hide(float* s, int n, const int* first, const int* last, float* top) {
 }
 
 // The sum uses the weights before rounding.
-template <bool Far>
+template <bool LargeLogits>
 void weights_by(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
   char* p = static_cast<char*>(to);
   const F scales = _mm512_set1_ps(scale);
@@ -227,8 +227,8 @@ void weights_by(const float* s, int n, float scale, const float* ref, float* sum
   for (F& x : total) x = _mm512_setzero_ps();
   for (int j = 0; j < n; j += kSide)
     for (int r = 0; r < kSide; ++r, s += kSide, p += kRow) {
-      const F low = exp2(exponent<Far>(_mm512_loadu_ps(s), scales, _mm512_set1_ps(shift[r])));
-      const F high = exp2(exponent<Far>(_mm512_loadu_ps(s + 16), scales, _mm512_set1_ps(shift[r])));
+      const F low = exp2(exponent<LargeLogits>(_mm512_loadu_ps(s), scales, _mm512_set1_ps(shift[r])));
+      const F high = exp2(exponent<LargeLogits>(_mm512_loadu_ps(s + 16), scales, _mm512_set1_ps(shift[r])));
       store_operand(p, low, high);
       total[r] = _mm512_add_ps(total[r], _mm512_add_ps(low, high));
     }

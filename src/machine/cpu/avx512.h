@@ -69,9 +69,9 @@ inline bool any_large_logit(const float* ref, int n) {
   }
   return large;
 }
-template <bool Far>
+template <bool LargeLogits>
 [[gnu::always_inline]] inline __m512 exponent(__m512 s, __m512 scale, __m512 ref) {
-  return Far ? _mm512_sub_ps(_mm512_mul_ps(s, scale), ref) : _mm512_fmsub_ps(s, scale, ref);
+  return LargeLogits ? _mm512_sub_ps(_mm512_mul_ps(s, scale), ref) : _mm512_fmsub_ps(s, scale, ref);
 }
 
 }  // namespace

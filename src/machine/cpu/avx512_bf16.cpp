@@ -77,7 +77,7 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
 }
 
 // The sum uses the weights before rounding.
-template <bool Far>
+template <bool LargeLogits>
 void weights_by(const float* s, int n, float scale, const float* ref, float* sum, void* to) {
   char* p = static_cast<char*>(to);
   F shift[kVectors], total[kVectors];
@@ -85,8 +85,8 @@ void weights_by(const float* s, int n, float scale, const float* ref, float* sum
     shift[c] = V::zero_if_minus_inf(V::load(ref + c * kLanes)), total[c] = V::load(sum + c * kLanes);
   for (int j = 0; j < n; j += 2, s += 2 * R, p += 4 * R)
     for (int c = 0; c < kVectors; ++c) {
-      const F even = V::exp2(exponent<Far>(V::load(s + c * kLanes), V::set1(scale), shift[c]));
-      const F odd = V::exp2(exponent<Far>(V::load(s + R + c * kLanes), V::set1(scale), shift[c]));
+      const F even = V::exp2(exponent<LargeLogits>(V::load(s + c * kLanes), V::set1(scale), shift[c]));
+      const F odd = V::exp2(exponent<LargeLogits>(V::load(s + R + c * kLanes), V::set1(scale), shift[c]));
       _mm512_storeu_si512(p + c * kLanes * 4, paired(even, odd));
       total[c] = V::add(total[c], V::add(even, odd));
     }

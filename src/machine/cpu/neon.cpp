@@ -111,18 +111,18 @@ struct Panels {
 
   static constexpr int kExp = V == 3 ? 6 : 8;  // vectors through exp2 at a time: two keys, or four
 
-  template <bool Far>
+  template <bool LargeLogits>
   static void weights_by(const float* s, int n, const float* ref, float* sum, float* p) {
     float32x4_t large_ref[V], total[V];
     Exp2Row row[V];
     unroll<V>([&](auto c) {
       large_ref[c] = finite_ref(vld1q_f32(ref + 4 * c)), total[c] = vld1q_f32(sum + 4 * c);
-      row[c] = Exp2Row(Far ? vdupq_n_f32(0) : large_ref[c]);
+      row[c] = Exp2Row(LargeLogits ? vdupq_n_f32(0) : large_ref[c]);
     });
     for (int j = 0; j < n; j += kExp / V, s += 4 * kExp, p += 4 * kExp) {
       float32x4_t x[kExp];
       unroll<kExp>([&](auto i) { x[i] = vld1q_f32(s + 4 * i); });
-      if constexpr (Far) unroll<kExp>([&](auto i) { x[i] = vsubq_f32(x[i], large_ref[i % V]); });
+      if constexpr (LargeLogits) unroll<kExp>([&](auto i) { x[i] = vsubq_f32(x[i], large_ref[i % V]); });
       exp2<5>(x, row);
       unroll<kExp>([&](auto i) { vst1q_f32(p + 4 * i, x[i]); });
       unroll<kExp>([&](auto i) { total[i % V] = vaddq_f32(total[i % V], x[i]); });

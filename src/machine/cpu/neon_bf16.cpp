@@ -307,7 +307,7 @@ struct Panels {
   static constexpr int kExp = kPairs == 6 ? 3 : kPairs, kFours = kPairs == 2 ? 2 : 1;
 
   // p: [n / 4][pairs][2 rows][4 keys]
-  template <bool Far>
+  template <bool LargeLogits>
   static void weights_by(const float* s, int n, float scale, const float* ref, float* sum, void* p) {
     const float32x4_t scales = vdupq_n_f32(scale);
     for (int c = 0; c < kPairs; c += kExp) {
@@ -316,7 +316,7 @@ struct Panels {
       unroll<kExp>([&](auto i) {
         const float* r = ref + 2 * (c + i);
         large_ref[i] = finite_ref(float32x4_t{r[0], r[0], r[1], r[1]});
-        row[i] = Exp2Row(Far ? vdupq_n_f32(0) : large_ref[i]);
+        row[i] = Exp2Row(LargeLogits ? vdupq_n_f32(0) : large_ref[i]);
         total[i] = vdupq_n_f32(0);
       });
       const float* from = s + 4 * c;
@@ -326,7 +326,7 @@ struct Panels {
         float32x4_t e[kAll];
         unroll<kAll>([&](auto i) { e[i] = vld1q_f32(from + 2 * kRows * (i / kExp) + 4 * (i % kExp)); });
         unroll<kAll>([&](auto i) { e[i] = vmulq_f32(e[i], scales); });
-        if constexpr (Far) unroll<kAll>([&](auto i) { e[i] = vsubq_f32(e[i], large_ref[i % kExp]); });
+        if constexpr (LargeLogits) unroll<kAll>([&](auto i) { e[i] = vsubq_f32(e[i], large_ref[i % kExp]); });
         exp2<3>(e, row);
         unroll<kExp * kFours>([&](auto i) {
           constexpr int kFour = i / kExp, kPair = i % kExp;

@@ -454,9 +454,9 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     for (int n = 0; n <= at.visits; ++n) {
       if (n + 1 < at.visits) load(n + 1, (n + 1) % 2);
 #pragma unroll 1
-      for (int ticket = 0; ticket < 2; ++ticket) {
+      for (int half = 0; half < 2; ++half) {
         refresh();
-        if (warp / 4 != ticket) {
+        if (warp / 4 != half) {
           if (n < at.visits) first_half(n, n % 2, n % 2);
         } else if (n && x.dq) {
           add_dq(n - 1, ds_shared((n - 1) % 2));
@@ -480,8 +480,8 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
       if (n) pass_ticket(n - 1);
       if (n + 2 < uint32_t(at.visits)) load(n + 2, (n + 2) % 3);
 #pragma unroll 1
-      for (int ticket = 0; ticket < 2; ++ticket) {
-        if (warp / 4 == ticket) second_half(n, n % 3, n % 2);
+      for (int half = 0; half < 2; ++half) {
+        if (warp / 4 == half) second_half(n, n % 3, n % 2);
         else if (n + 1 < uint32_t(at.visits)) first_half(n + 1, (n + 1) % 3, (n + 1) % 2);
       }
     }

@@ -15,9 +15,9 @@ __global__ void __launch_bounds__(256) selected_parts_kernel(const __grid_consta
   const Sequence s = x.sequence_of(b);
   const int64_t begin = int64_t(list % y.lists.blocks) * x.size, first = begin + piece * kKeysOfBlock;
   const int keys = clamp(begin + x.size, 0, s.len_k) - int(first);
-  const int aligned16 = x.problem.dim_qk + x.problem.dim_v;
-  for (int n = threadIdx.x; n < min(keys, kKeysOfBlock) * aligned16 / 2; n += 256) {
-    const int row = n / (aligned16 / 2), column = n % (aligned16 / 2) * 2;
+  const int width = x.problem.dim_qk + x.problem.dim_v;
+  for (int n = threadIdx.x; n < min(keys, kKeysOfBlock) * width / 2; n += 256) {
+    const int row = n / (width / 2), column = n % (width / 2) * 2;
     const bool of_k = column < x.problem.dim_qk;
     const Tensor& t = x.args[of_k ? Role::dk : Role::dv];
     if (!t.data) continue;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(256) selected_parts_kernel(const __grid_consta
 #pragma unroll 4
     for (int part = 0; part < slots.y; ++part) {
       const float2 more = *reinterpret_cast<const float2*>(
-          y.parts + ((int64_t(slots.x + part) * y.pieces + piece) * kKeysOfBlock + row) * aligned16 + column);
+          y.parts + ((int64_t(slots.x + part) * y.pieces + piece) * kKeysOfBlock + row) * width + column);
       sum = {sum.x + more.x, sum.y + more.y};
     }
     const int at = of_k ? column : column - x.problem.dim_qk;

@@ -26,7 +26,7 @@ constexpr int kFixedKeys = 1024;  // up to here tiles are static: the counter's 
 // more waves came before.
 constexpr int64_t shared_steps(int64_t waves) { return std::min<int64_t>(24, 6 + 2 * waves); }
 constexpr double kMuchSlower = 1.3;     // than the next backend: then that one serves
-constexpr int kSplitKvRowsOfHead = 64;  // rows per KV head up to which decode kernels serve
+constexpr int kDecodeRowsOfHead = 64;  // rows per KV head up to which decode kernels serve
 // The roles that sequence() reads on the GPU.
 constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,   Role::used_k,
                              Role::left_pad, Role::cache_index, Role::positions};
@@ -159,7 +159,7 @@ Status shape(Plan& plan, const Planner& planner) {
       return Status::no(kWho, ": keys of ", tiles, " tiles of queries are not split, and ", p.len_k, " are many");
   }
   // Both would be correct, but slow.
-  if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kSplitKvRowsOfHead)
+  if (planner.forced != kWho && int64_t(p.len_q) * (p.heads_q / p.heads_kv) <= kDecodeRowsOfHead)
     return Status::no(kWho, ": ", p.len_q, " queries are few, and a tile has ", k.tile_q);
   if (planner.forced != kWho && plan.splits == 1 && 2 * tiles < plan.device.units)
     return Status::no(kWho, ": ", tiles, " tiles of queries leave most of ", plan.device.units,
