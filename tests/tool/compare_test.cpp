@@ -329,7 +329,7 @@ TEST(CompareCommand, two_runs_agree_at_enough_rows_or_not) {
   const std::string other = written("other.jsonl", {steady(1000, 999)});
   r = attune_says({"compare", a, other, "--agree", "2", "--missing-is-fine"});
   EXPECT_EQ(r.code, 1);
-  EXPECT_EQ(r.err, "attune compare: the two have no row in common\n");
+  EXPECT_EQ(r.err, "attune compare: the two runs have no row in common\n");
 }
 
 TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_regression) {
@@ -337,7 +337,7 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   const std::string stored = temporary("attune/baselines/release.jsonl");
   Ran r = attune_says({"compare", quick, "--baseline", "release"});
   EXPECT_EQ(r.code, 1);
-  EXPECT_TRUE(has(r.err, "there is no baseline 'release'")) << r.err;
+  EXPECT_TRUE(has(r.err, "baseline 'release' not found")) << r.err;
   EXPECT_EQ(attune_says({"compare", quick, "--save", "release"}).code, 0);
   EXPECT_EQ(text_of(stored), text_of(quick));
   EXPECT_EQ(attune_says({"compare", slow, "--baseline", "release", "--save", "release"}).code, 1);
@@ -431,7 +431,7 @@ TEST(CompareCommand, files_that_cannot_be_read_or_hold_nothing_are_one_sentence)
   EXPECT_TRUE(has(r.err, "nowhere.jsonl' cannot be read")) << r.err;
   r = attune_says({"compare", good, empty});
   EXPECT_EQ(r.code, 1);
-  EXPECT_TRUE(has(r.err, "empty.jsonl holds no record")) << r.err;
+  EXPECT_TRUE(has(r.err, "empty.jsonl: the file holds no records")) << r.err;
   EXPECT_EQ(attune_says({"compare", good}).code, 2);
   EXPECT_EQ(attune_says({"compare", good, good, "--margin", "-1"}).code, 2);
   EXPECT_EQ(attune_says({"compare", good, good, "--junit", "/nowhere/at/all.xml"}).code, 3);

@@ -52,7 +52,7 @@ TEST(Report, writes_over_nothing_that_it_reads_and_tells_of_an_unfinished_line) 
     all.insert(all.end(), words.begin(), words.end());
     const Ran r = attune_says(all);
     EXPECT_EQ(r.code, 2) << words[0];
-    EXPECT_TRUE(has(r.err, "would be written ")) << r.err;
+    EXPECT_TRUE(has(r.err, "would be ")) << r.err;
     EXPECT_EQ(text_of(in), before);
     EXPECT_FALSE(fs::exists(page));
   }
