@@ -18,7 +18,7 @@ void print(const attune::Plan& plan, int depth) {
 int main() {
   for (const char* word : {"cpu", "a100", "h200"}) {
     attune::Device device;
-    if (!attune::known_device(word, device).ok()) device = {.name = "a CPU", .units = 8};
+    if (!attune::known_device(word, device).ok()) device = {.units = 8, .name = "a CPU"};
     for (const attune::Case& c : attune::cases()) {
       attune::Plan plan;
       const attune::Status s = attune::Planner{.device = device}.plan(c.problem, plan);
