@@ -5,7 +5,7 @@ last check.
     gpu_sources.py hash            hash of all files that GPU code is built from, without comments
     gpu_sources.py list            those files
     gpu_sources.py check RECORD    fails if the record is for other sources, or for a failed check. Sources with
-                                   identical machine code count as checked (scripts/machine_code.py)
+                                   identical kernels count as checked (scripts/machine_code.py)
     gpu_sources.py failed RECORD   failures in a check of these sources: sanitizer tool and backend, or CUDA test
     gpu_sources.py again RECORD    writes the results of repeated runs, from stdin, into the record
 """
