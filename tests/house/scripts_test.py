@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 import bars
 import check_ptxas
 import gpu_sources
+import machine_code
 import mutate
 import tune_check
 
@@ -150,6 +151,31 @@ class BuildInfo(unittest.TestCase):
     def test_what_is_no_commit_is_refused(self):
         for word in ("012345", "main", '0123456"', "0123456-changed"):
             self.assertIn(f'ATTUNE_COMMIT: "{word}" is not 7 or more hexadecimal digits', self.written(word))
+
+
+class MachineCode(unittest.TestCase):
+    def different(self, old, new):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            count = machine_code.different(old, new, "kernel")
+        return count, out.getvalue()
+
+    def test_names_do_not_matter_and_code_and_counts_do(self):
+        self.assertEqual(self.different([("a", "old"), ("b", "x")], [("b", "y"), ("a", "new")])[0], 0)
+        count, text = self.different([("a", "old"), ("a", "again")], [("a", "old"), ("c", "new")])
+        self.assertEqual(count, 2)
+        self.assertIn("- kernel a", text)
+        self.assertIn("+ kernel c new", text)
+        self.assertIn("kernel: 2 before, 2 after, 2 differ", text)
+
+    def test_attributes_are_read_in_both_forms(self):
+        short, long = bytes([3, 0x1B, 0xFF, 0]), bytes([4, 0x2F, 8, 0]) + bytes(range(8))
+        self.assertEqual(machine_code.attributes(short + long), [(0x1B, b"\xff\0"), (0x2F, bytes(range(8)))])
+
+    def test_sections_of_a_program_are_found(self):
+        names = [s.name for s in machine_code.sections(pathlib.Path(sys.executable).resolve().read_bytes())]
+        self.assertIn(".text", names)
+        with self.assertRaises(ValueError):
+            machine_code.sections(b"#!/bin/sh")
 
 
 class Mutants(unittest.TestCase):
