@@ -27,7 +27,7 @@ LIMIT_S = 600  # per program; a mutant that never ends counts as detected
 
 # Test programs, optionally with a filter.
 FORWARD, BAND, LISTS = "sm90_forward_matrix_test", "sm90_band_matrix_test", "sm90_lists_matrix_test"
-BACKWARD, WIDE, ANY = "sm90_backward_test", "sm90_two_kernel_test", "sm90_general_test"
+BACKWARD, TWO_KERNEL, GENERAL = "sm90_backward_test", "sm90_two_kernel_test", "sm90_general_test"
 HEADERS = {  # the programs to run, in order
     "sm90/forward/consumer_band.h": [BAND],
     "sm90/forward/consumer_lists.h": [LISTS + " *each_warpgroup*"],
@@ -41,15 +41,15 @@ HEADERS = {  # the programs to run, in order
     "sm90/backward/store_dkdv.h": [BACKWARD],
     "sm90/backward/list_walk.h": [BACKWARD],
     "sm90/backward/kernel.h": [BACKWARD],
-    "sm90/backward/two_kernel/kernel_dq.h": [WIDE],
-    "sm90/backward/two_kernel/kernel_dkdv.h": [WIDE, ANY],
-    "sm90/backward/general/kernel_dq.h": [ANY],
-    "sm90/backward/general/kernel_dkdv.h": [ANY],
+    "sm90/backward/two_kernel/kernel_dq.h": [TWO_KERNEL],
+    "sm90/backward/two_kernel/kernel_dkdv.h": [TWO_KERNEL, GENERAL],
+    "sm90/backward/general/kernel_dq.h": [GENERAL],
+    "sm90/backward/general/kernel_dkdv.h": [GENERAL],
 }
 # Calls that arrive, wait, fence or release, and functions that consist of them.
 CALLS = ("arrive arrive_expect wait named_sync named_arrive release release_q give_back give_back_passed wait_full "
-         "wait_q wait_k wait_keys wait_last wait_tile wait_products wait_stores_read wait_stores have_left turn_begin "
-         "turn_end publish_shared publish_global await_places meet __syncwarp __syncthreads").split()
+         "wait_q wait_k wait_keys wait_last wait_tile wait_products wait_stores_read wait_stores have_left "
+         "ping_pong_begin ping_pong_end publish_shared publish_global await_places meet __syncwarp __syncthreads").split()
 SITE = re.compile(r"(?<![\w.:>])((?:this->)?(?:template )?(" + "|".join(CALLS) + r")(?:<[^<>();]*>)?)\(")
 DEFINED = re.compile(r"(void|bool|auto)\s+$")
 
@@ -61,9 +61,9 @@ EQUIVALENT = {
         "each lane gives q back for itself, and one that has sent out has waited for its own stores",
     ("sm90/forward/consumer.h", "finish: __syncwarp()"):
         "store_matrix4 behind it is .sync.aligned: no lane writes before the one that waits for its stores has come",
-    ("sm90/forward/producer.h", "run: wait(shared + C::kNear + 8 * (tiles % 4), tiles / 4 & 1)"):
+    ("sm90/forward/producer.h", "run: wait(shared + C::kPrefetchNext + 8 * (tiles % 4), tiles / 4 & 1)"):
         "orders time only, which block takes a tile: its slot is free when q of two tiles before has been given back",
-    ("sm90/backward/two_kernel/kernel_dq.h", "wide_rows_produce: wait(shared + C::kOEmpty, (round & 1) ^ 1)"):
+    ("sm90/backward/two_kernel/kernel_dq.h", "dq_produce: wait(shared + C::kOEmpty, (round & 1) ^ 1)"):
         "every warp gives d_out back right before q, and for q the producer has waited",
 }
 

@@ -18,6 +18,7 @@ import check_ptxas
 import gpu_sources
 import machine_code
 import mutate
+import protocol_mutants
 import tune_check
 
 
@@ -151,6 +152,20 @@ class BuildInfo(unittest.TestCase):
     def test_what_is_no_commit_is_refused(self):
         for word in ("012345", "main", '0123456"', "0123456-changed"):
             self.assertIn(f'ATTUNE_COMMIT: "{word}" is not 7 or more hexadecimal digits', self.written(word))
+
+
+class ProtocolMutants(unittest.TestCase):
+    def test_every_call_that_is_excused_is_there(self):
+        keys = {(s.header, s.key) for header in protocol_mutants.HEADERS for s in protocol_mutants.sites_of(header)[1]}
+        self.assertEqual([k for k in protocol_mutants.EQUIVALENT if k not in keys], [])
+        self.assertGreater(len(keys), 300)
+
+    def test_every_kind_of_call_is_used_and_every_program_is_there(self):
+        root = protocol_mutants.ROOT
+        text = "".join((root / "src" / "attention" / h).read_text() for h in protocol_mutants.HEADERS)
+        self.assertEqual([c for c in protocol_mutants.CALLS if not re.search(rf"\b{c}\b", text)], [])
+        for program in (p.split()[0] for programs in protocol_mutants.HEADERS.values() for p in programs):
+            self.assertTrue((root / "tests" / "emulated" / f"{program}.cpp").is_file(), program)
 
 
 class MachineCode(unittest.TestCase):
