@@ -49,7 +49,8 @@ HEADERS = {  # the programs to run, in order
 # Calls that arrive, wait, fence or release, and functions that consist of them.
 CALLS = ("arrive arrive_expect wait named_sync named_arrive release release_q give_back give_back_passed wait_full "
          "wait_q wait_k wait_keys wait_last wait_tile wait_products wait_stores_read wait_stores have_left "
-         "ping_pong_begin ping_pong_end publish_shared publish_global await_places meet __syncwarp __syncthreads").split()
+         "ping_pong_begin ping_pong_end publish_shared publish_global await_places meet "
+         "__syncwarp __syncthreads").split()
 SITE = re.compile(r"(?<![\w.:>])((?:this->)?(?:template )?(" + "|".join(CALLS) + r")(?:<[^<>();]*>)?)\(")
 DEFINED = re.compile(r"(void|bool|auto)\s+$")
 
