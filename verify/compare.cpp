@@ -66,7 +66,7 @@ std::string misplaced(Role r, const std::vector<char>& wanted, const Owned& got)
     if (here != got.untouched(b, s, h, d) || !why.empty()) return;
     const bool cache = r == Role::k || r == Role::v;
     why = join(name(r), place(b, s, h, d), here    ? " is not written"
-                                           : cache ? " is written, and is no new row"
+                                           : cache ? " is written, and is not a new row"
                                                    : " is written, and belongs to no query");
   });
   return why;

@@ -144,7 +144,7 @@ PyMethodDef methods[] = {
     {"cache_length", function(length<Plain, attune_cache_length>), METH_VARARGS, "cache, sequence: its keys."},
     {"cache_resize", function(resize<Plain, attune_cache_resize>), METH_VARARGS, "cache, sequence, keys."},
     {"cache_view", function(view<Plain, attune_cache_view>), METH_VARARGS, "cache, role, versioned: DLPack."},
-    {"cache_free_pages", function(free_pages), METH_O, "cache: pages that nobody has."},
+    {"cache_free_pages", function(free_pages), METH_O, "cache: pages that no sequence holds."},
     {"nsa_cache_create", function(nsa_cache_create), METH_VARARGS, "dtype and sizes, variant, device."},
     {"nsa_cache_attend", function(attend<Nsa, attune_nsa_cache_attend>), METH_FASTCALL, "As cache_attend."},
     {"nsa_cache_length", function(length<Nsa, attune_nsa_cache_length>), METH_VARARGS, "cache, sequence: raw tokens."},

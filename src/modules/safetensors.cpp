@@ -338,7 +338,7 @@ Status TensorFile::open(const std::string& path) {
   if (file_ < 0 || fstat(file_, &about)) return no(system_error());
   const auto bytes = uint64_t(about.st_size);
   unsigned char length[8];
-  if (!S_ISREG(about.st_mode)) return no("is not a safetensors file: it is no regular file");
+  if (!S_ISREG(about.st_mode)) return no("is not a safetensors file: it is not a regular file");
   if (bytes < 8) return no("is not a safetensors file: it has ", bytes, " bytes, below 8");
   if (Status s = all_of(file_, length, 8, 0); !s.ok()) return no(s.message);
   uint64_t header = 0;

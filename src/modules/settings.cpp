@@ -222,7 +222,7 @@ Status attention_of(const Settings& s, Word tail, int keys, Problem& out) {
     int rank = 0;
     while (rank < shards.ranks && shards.count(rank) != s.len) ++rank;
     if (rank == shards.ranks)
-      return no("s", s.len, " is no shard: of ", shards.tokens, " tokens over ", shards.ranks,
+      return no("s", s.len, " is not a shard: of ", shards.tokens, " tokens over ", shards.ranks,
                 " ranks the longest has ", shards.most());
     queries = keys = shards.most();
   }

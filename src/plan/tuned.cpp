@@ -60,7 +60,7 @@ Status load_tuned(const Device& d, Tuned& out) {
   const std::string path = tuned_path(d);
   if (path.empty()) return Status::good();
   if (const mode_t mode = mode_of(path); mode && !S_ISREG(mode))  // a device may be endless, a pipe may block
-    return Status::no(path, ": is no regular file, and a tuned file is one");
+    return Status::no(path, ": is not a regular file, and a tuned file is one");
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) return Status::no(path, ": cannot be read");

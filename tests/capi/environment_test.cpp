@@ -101,7 +101,7 @@ TEST_F(Environment, a_broken_tuned_file_names_file_and_line) {
   EXPECT_EQ(why(), (folder_ / "nowhere.tsv").string() + ": cannot be read");
   for (const std::string device : {"/dev/null", "/dev/zero"}) {  // /dev/zero never ends
     setenv("ATTUNE_TUNED", device.c_str(), 1);
-    ASSERT_EQ(why(), device + ": is no regular file, and a tuned file is one");
+    ASSERT_EQ(why(), device + ": is not a regular file, and a tuned file is one");
   }
   write(file, "cpu_forward", "NVIDIA H200");
   setenv("ATTUNE_TUNED", file.c_str(), 1);

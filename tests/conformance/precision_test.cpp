@@ -52,7 +52,7 @@ TEST(Precision, tf32_has_10_bits_and_its_double_21) {
     EXPECT_TRUE(passes(three, rounds<21>)) << three;
     EXPECT_FALSE(passes(three, rounds<17>)) << three;
     EXPECT_FALSE(passes(three, rounds<10>)) << three << ": one product is not enough";
-    EXPECT_FALSE(passes(line, rounds<10>)) << line << ": nobody allowed tf32";
+    EXPECT_FALSE(passes(line, rounds<10>)) << line << ": tf32 was not allowed";
   }
 }
 

@@ -31,7 +31,7 @@ TEST(Variant, parameters_are_found_by_name) {
   EXPECT_EQ(value(v, "l"), "32");
   EXPECT_EQ(value(v, "ld"), "7");
   EXPECT_EQ(value(v, "gate"), "softmax");
-  EXPECT_EQ(value(v, "nsa"), "") << "the word is no parameter";
+  EXPECT_EQ(value(v, "nsa"), "") << "the word is not a parameter";
   EXPECT_EQ(value(v, "mode"), "");
   EXPECT_EQ(word(Variant{}), "");
   EXPECT_EQ(value(Variant{}, "l"), "");

@@ -78,7 +78,7 @@ class Graph : public OnGpu {
       }
       ++captured;
     }
-    EXPECT_GT(captured, 0) << "nobody ran " << line;
+    EXPECT_GT(captured, 0) << "no backend ran " << line;
   }
 };
 

@@ -156,7 +156,7 @@ TEST_F(Safetensors, only_a_regular_file_is_replaced_or_read) {
   fs::create_symlink("pipe", file("link"));
   fs::create_directories(folder_ / "folder");
   for (const char* name : {"pipe", "link", "folder"}) {
-    EXPECT_EQ(opened(file(name)), "is not a safetensors file: it is no regular file");
+    EXPECT_EQ(opened(file(name)), "is not a safetensors file: it is not a regular file");
     EXPECT_EQ(save(*m, file(name), "").message, file(name) + ": is there and no regular file, so it is not replaced");
   }
   EXPECT_TRUE(fs::is_fifo(file("pipe")));

@@ -155,7 +155,7 @@ TEST(Variants, adaptive_blocks_inside_a_module) {
   const auto silent = made("multihead f32 b1 s40 e32 h4 | causal : adaptive block=8 density=0.5 hidden=6");
   ModuleWorld s(*silent);
   EXPECT_EQ(s.both().message, "");
-  EXPECT_EQ(without, s.out) << "no seed is no noise";
+  EXPECT_EQ(without, s.out) << "without a seed there is noise";
   EXPECT_EQ(w.dx, s.dx);
   w.drops = true;
   EXPECT_EQ(w.forward().message, "");
@@ -240,7 +240,7 @@ TEST(Variants, what_a_module_does_not_make_is_refused) {
   EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
             "module: makes all branches, their compression and gates: no only=, phi=none or gate=none");
   EXPECT_EQ(read_settings("llama f32 b1 s15 e32 h4 | causal : ring layout=ring ranks=2 tokens=32", s).message,
-            "module: s15 is no shard: of 32 tokens over 2 ranks the longest has 16");
+            "module: s15 is not a shard: of 32 tokens over 2 ranks the longest has 16");
 }
 
 }  // namespace

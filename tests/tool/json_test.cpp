@@ -46,7 +46,7 @@ TEST(Json, numbers_keep_their_kind_and_all_their_digits) {
   EXPECT_EQ(Json(1e300).dump(), "1e+300");
   EXPECT_EQ((Json{NAN, INFINITY}).dump(), "[null,null]");
   EXPECT_EQ((Json{true, false}).dump(), "[true,false]");
-  static_assert(!std::is_constructible_v<Json, void*>, "a pointer is no truth");
+  static_assert(!std::is_constructible_v<Json, void*>, "a pointer is not a truth value");
 }
 
 TEST(Json, text_is_escaped_and_what_is_not_utf8_is_replaced) {

@@ -73,7 +73,7 @@ TEST(parity, mistakes_are_told_apart_by_the_exit_code) {
   EXPECT_NE(none.err.find("no backend ran: cpu_forward: computes a forward, not a backward"), std::string::npos)
       << none.err;
   const Answer all = call({"parity", "--case", "forward f64 b1 h1 q1 k1 d8 full"});
-  EXPECT_EQ(all.code, kFailed) << "this test needs a case that nobody takes";
+  EXPECT_EQ(all.code, kFailed) << "this test needs a case that no backend supports";
   EXPECT_NE(all.err.find("no backend ran\n"), std::string::npos) << all.err;
 }
 

@@ -259,7 +259,7 @@ TEST(Report, memory_shows_what_was_measured_and_peers_that_say_it) {
     EXPECT_EQ(row[5].text, "1.95 MiB");
     if (row[2].text == "cpu_forward") continue;
     peer = true;
-    EXPECT_EQ(row[4].text, "-") << "nobody plans for a peer";
+    EXPECT_EQ(row[4].text, "-") << "a peer has no plan";
   }
   EXPECT_TRUE(peer);
 }

@@ -75,7 +75,7 @@ class Fa3(unittest.TestCase):
         tensors = [torch.randn(2, 3, 5, 8) for _ in range(4)]
         problem = types.SimpleNamespace(q=tensors[0], k=tensors[1], v=tensors[2], d_out=tensors[3], gpu=-1, scale=0.3)
         way = ways.Fa3(None)
-        self.assertIsNone(way.ops, "nobody has registered them here")
+        self.assertIsNone(way.ops, "they are not registered here")
         way.ops = Operators()
         for problem.causal in (False, True):
             leaves = [x.clone().requires_grad_() for x in tensors[:3]]

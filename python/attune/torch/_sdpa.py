@@ -70,7 +70,7 @@ def refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     if query.is_nested or key.is_nested or value.is_nested:
         return "nested tensors"
     if is_compiling() and any(guard_or_true(n == 0) for t in (query, key, value) for n in t.shape):
-        return "an empty tensor, or one of which nobody knows"
+        return "an empty tensor, or one of unknown size"
     if not is_compiling():
         for t in (query, key, value, attn_mask):
             if t is not None and type(t) not in _KNOWN:
