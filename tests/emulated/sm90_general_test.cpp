@@ -56,19 +56,12 @@ struct GeneralProblem : WideProblem<T> {
   int blocks_of_rows(const GeneralParams& x) const { return row_tiles * x.of_rows.heads; }
 };
 
-// With lists, the lanes of a warp stay converged. In pass_over() nothing keeps the lane that releases v from running
-// before the others have waited for it. GPUs run them converged there, but do not guarantee it.
-emulated::Schedule lanes_together(unsigned n) {
-  return {n + 1, emulated::Pace::ranked, emulated::Landing(n % 4)};
-}
-auto schedule_of(const Mask& mask) { return mask.blocks.q ? lanes_together : emulated::Schedule::number; }
-
 template <class T, int Dim>
 void expect_right(const Asked& w, unsigned seed) {
   using OfRows = GeneralDqLayout<T, Dim, Dim>;
   using OfKeys = GeneralDkDvLayout<T, Dim, Dim>;
   sm90::expect_right<OfRows, OfKeys>(GeneralProblem<T>(w, seed), general_dq_kernel<OfRows>, general_dkdv_kernel<OfKeys>,
-                                     1, 4, schedule_of(w.mask));
+                                     1, 4);
 }
 constexpr Mask listed(Mask mask, int q, int k) {
   mask.blocks = {q, k, 0};
@@ -90,7 +83,7 @@ void expect_all_right(unsigned seed) {
     const int* const size = kBlocks[(unsigned(n) + seed) % 4];
     w.mask.blocks = {size[0], size[1], 0}, w.persistent = 0;
     sm90::expect_right<OfRows, OfKeys>(GeneralProblem<T>(w, seed + unsigned(n)), general_dq_kernel<OfRows>,
-                                       general_dkdv_kernel<OfKeys>, seed + unsigned(n), 1, schedule_of(w.mask));
+                                       general_dkdv_kernel<OfKeys>, seed + unsigned(n), 1);
   }
 }
 TEST(Sm90General, every_number_of_steps_is_right_and_ends) {

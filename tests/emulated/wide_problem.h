@@ -153,8 +153,8 @@ struct WideProblem {
 
 // Runs both kernels at several schedules.
 template <class OfRows, class OfKeys, class AProblem, class Params>
-void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params), unsigned first = 1, unsigned paces = 4,
-                  emulated::Schedule (*schedule)(unsigned) = emulated::Schedule::number) {
+void expect_right(AProblem&& p, void (*rows)(Params), void (*keys)(Params), unsigned first = 1, unsigned paces = 4) {
+  const auto schedule = emulated::Schedule::number;
   for (unsigned pace = first; pace < first + paces; ++pace) {
     SCOPED_TRACE("q" + std::to_string(p.w.rows) + " k" + std::to_string(p.w.keys) + " " + name(p.w.mask) + " blocks " +
                  std::to_string(p.w.persistent) + " pace " + std::to_string(pace));

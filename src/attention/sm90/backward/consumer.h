@@ -499,6 +499,7 @@ struct BackwardConsumer : KeyGradients<C> {
   // A step without products, for keys that no query sees.
   __device__ void pass_over(uint32_t n) {
     wait(shared + C::kOFull + 8 * (n % 2), n / 2 % 2);
+    __syncwarp();  // one lane releases: only after all have waited
     release(C::kVEmpty), release(C::kOEmpty + 8 * (n % 2));
   }
   __device__ void run_listed(uint32_t round, int tile) {

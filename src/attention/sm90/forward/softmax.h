@@ -51,7 +51,7 @@ __device__ inline void raise_max(const float (&top)[2], Rows& rows, float (&alph
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float t = fmaxf(__fmul_rd(sm80::row_max(top[r]), scale), rows.max[r]);
-    alpha[r] = sm80::exp2_fast(rows.max[r] - t);
+    alpha[r] = t > rows.max[r] ? sm80::exp2_fast(rows.max[r] - t) : 1.f;  // 1 even if both are infinite
     rows.max[r] = t, rows.sum[r] *= alpha[r];
   }
 }
@@ -123,7 +123,7 @@ __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, f
   if (too_large(sum)) {
     largest(s, top);
     raise_max(top, rows, alpha, scale);
-    if (!fresh) rescale(o, alpha);  // else O still belongs to other rows, which an infinite score must not touch
+    rescale(o, alpha);  // by 1 if `fresh`: the maximum is the true one already, and O still belongs to other rows
     sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
     weights<T, 0, N, true>(s, p, rows, scale, sum);
   }

@@ -115,6 +115,7 @@ struct GeneralDqConsumer : DqConsumer<C> {
 #pragma unroll 1
     for (uint32_t part = n * C::kParts; part < (n + 1) * C::kParts; ++part) {
       wait(shared + C::kVFull + 8 * (part % C::kStagesV), part / C::kStagesV & 1);
+      __syncwarp();  // one lane releases v: only after all have waited for it
       release_part(part);
     }
   }
