@@ -10,7 +10,7 @@ namespace {
 void print(const attune::Plan& plan, int depth) {
   std::printf("%*s%s tile %dx%d splits %d kernel %d workspace %zu %s\n", 2 * depth, "", plan.backend->name.data(),
               plan.tile_q, plan.tile_k, plan.splits, plan.kernel, plan.workspace_bytes, plan.refused.c_str());
-  for (const attune::Plan& part : plan.parts) print(part, depth + 1);
+  for (const attune::Plan& part : plan.sub_plans) print(part, depth + 1);
 }
 
 }  // namespace

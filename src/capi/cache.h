@@ -89,7 +89,7 @@ inline Status call(const Problem& p, const attune_args& args, void* stream) {
   attune_problem whole{};
   whole.size = sizeof whole;
   if (Status s = problem_to(p, whole); !s.ok()) return s;
-  return attune_call(&whole, &args, stream) ? Status{attune_last_error()} : Status::good();
+  return attune_call(&whole, &args, stream) ? Status::no(attune_last_error()) : Status::good();
 }
 
 }  // namespace attune

@@ -85,6 +85,16 @@ struct Sequence {
   Band band{};
 };
 
+// The roles whose tensors sequence() reads. Without any of them, all sequences are alike and the host describes them.
+inline constexpr Role kSequenceRoles[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
+                                          Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
+template <int Roles>
+bool has_sequence_tensors(const ArgsOf<Roles>& a) {
+  for (const Role r : kSequenceRoles)
+    if (a.given(r)) return true;
+  return false;
+}
+
 // Clamps every value read from a tensor to the buffer it indexes: values on a GPU are not checked beforehand.
 template <int Roles>
 ATTUNE_HD Sequence sequence(const Problem& p, const ArgsOf<Roles>& a, int b) {

@@ -7,7 +7,7 @@ namespace attune {
 
 // Adds the plan of a part, made by this planner.
 inline Status add_part(std::string_view who, const Problem& part, const Planner& planner, Plan& whole) {
-  if (planner.plan(part, whole.parts.emplace_back()).ok()) return Status::good();
+  if (planner.plan(part, whole.sub_plans.emplace_back()).ok()) return Status::good();
   return Status::no(who, ": no backend takes its part '", name(part), "'");
 }
 

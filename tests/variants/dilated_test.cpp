@@ -213,7 +213,7 @@ TEST(Compositions, an_error_of_a_part_names_the_whole) {
     const World world(c.problem, c.variation);
     Plan plan;
     ASSERT_EQ((Planner{.device = this_cpu(), .forced = who}).plan(c.problem, plan).message, "");
-    for (Plan& part : plan.parts) part.backend = &broken;
+    for (Plan& part : plan.sub_plans) part.backend = &broken;
     EXPECT_EQ(run_plan(plan, world.outputs(false).args).message,
               join(who, ": nsa_lengths: fell, in: ", name(c.problem)));
   }

@@ -79,13 +79,13 @@ TEST(MaskedDenseOf, a_variant_that_chooses_does_every_attention_with_a_bias) {
     const Problem p = case_of(line).problem;
     Plan plan;
     ASSERT_EQ((Planner{.device = this_cpu(), .forced = "masked_dense"}.plan(p, plan).message), "");
-    ASSERT_EQ(plan.parts.size(), 1u);
-    EXPECT_EQ(plan.parts[0].backend->name, word(p.variant));
+    ASSERT_EQ(plan.sub_plans.size(), 1u);
+    EXPECT_EQ(plan.sub_plans[0].backend->name, word(p.variant));
     int dense = 0;
-    for (const Plan& part : plan.parts[0].parts) {
+    for (const Plan& part : plan.sub_plans[0].sub_plans) {
       if (part.backend->name != "masked_dense") continue;
-      EXPECT_TRUE(part.parts[0].problem.has(Option::bias));
-      EXPECT_EQ(part.parts[0].problem.mask.blocks.q, 0);
+      EXPECT_TRUE(part.sub_plans[0].problem.has(Option::bias));
+      EXPECT_EQ(part.sub_plans[0].problem.mask.blocks.q, 0);
       EXPECT_GE(part.workspace_bytes, sizeof(float) * 2 * 20 * 5) << "a number for every pair";
       ++dense;
     }

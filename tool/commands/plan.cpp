@@ -63,7 +63,7 @@ Json as_json(const Plan& plan, const std::string& links) {
             {"otherwise", links},
             {"cost", {{"pairs", c.pairs}, {"flops", c.flops}, {"bytes", c.bytes}}},
             {"parts", Json::array()}};
-  for (const Plan& part : plan.parts) j["parts"].push_back(as_json(part, ""));
+  for (const Plan& part : plan.sub_plans) j["parts"].push_back(as_json(part, ""));
   return j;
 }
 
@@ -86,7 +86,7 @@ void print(const Plan& plan, const std::string& links, int depth) {
   row("traffic", fmt::format("at least {}, {} FLOP per byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
   for (const std::string& line : sentences(plan.refused)) row("refused", line);
   if (!links.empty()) row("otherwise", links + ", if the arguments of a call do not fit");
-  for (const Plan& part : plan.parts) print(part, "", depth + 1);
+  for (const Plan& part : plan.sub_plans) print(part, "", depth + 1);
 }
 
 void run(const Asked& asked, Context& context) {

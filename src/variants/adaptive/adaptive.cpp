@@ -123,7 +123,7 @@ Status shape(Plan& plan, const Planner& planner) {
   if (Status s = plan_part("adaptive", part, planner, plan); !s.ok()) return s;
   Workspace count;
   carve(count, plan, {});
-  count.take<std::byte>(plan.parts[0].workspace_bytes);
+  count.take<std::byte>(plan.sub_plans[0].workspace_bytes);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -135,7 +135,7 @@ Status fits(const Plan& plan, const Args& a) {
 }
 
 Status steps(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  const Plan& part = plan.parts[0];
+  const Plan& part = plan.sub_plans[0];
   const bool backward = plan.problem.pass == Pass::backward, on_cpu = plan.device.kind == DeviceKind::cpu;
   const Room room = carve(ws, plan, a);
   const Scorer& x = room.x;

@@ -120,12 +120,12 @@ class Run {
   }
 
   Status attend(const DilatedCall& call, DilatedPart part, const Based& out, const Based& lse) {
-    const Plan* plan = find(plan_.parts, s_.problem(p_, call, part), false);
+    const Plan* plan = find(plan_.sub_plans, s_.problem(p_, call, part), false);
     if (plan) return attend(*plan, call, out, lse);
     for (int b = 0; b < call.q.along_batch.count; ++b)
       for (int h = 0; h < call.q.along_head.count; ++h) {
         const DilatedCall one = single(call, b, h);
-        plan = find(plan_.parts, s_.problem(p_, one, part), false);
+        plan = find(plan_.sub_plans, s_.problem(p_, one, part), false);
         if (!plan) return Status::no(kWho, ": has no plan for ", name(s_.problem(p_, one, part)));
         if (Status s = attend(*plan, one, out, lse); !s.ok()) return s;
       }
@@ -164,7 +164,7 @@ Status fits(const Plan& plan, const Args& a) {
   Args seen = a;
   if (DilatedShape(plan.problem).sums_apart)
     for (const Role r : {Role::dq, Role::dk, Role::dv}) seen[r] = {};
-  for (const Plan& part : plan.parts)
+  for (const Plan& part : plan.sub_plans)
     if (part.backend->fits)
       if (Status s = part.backend->fits(part, seen); !s.ok()) return Status::no(kWho, ": a part of it: ", s.message);
   return Status::good();
@@ -191,7 +191,7 @@ Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
     const DilatedShape::Parts parts = s.parts(call.branch);
     for (int n = 0; n < parts.count; ++n) {
       const Problem part = s.problem(p, call, parts.part[n]);
-      if (find(plan.parts, part, near)) continue;
+      if (find(plan.sub_plans, part, near)) continue;
       if (Status t = add_part(kWho, part, plain, plan); !t.ok()) return t;
     }
     return Status::good();
@@ -214,7 +214,7 @@ Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
   Workspace count;
   carve_dilated(count, p, s, {});
   size_t scratch = 0;
-  for (const Plan& part : plan.parts) scratch = std::max(scratch, part.workspace_bytes);
+  for (const Plan& part : plan.sub_plans) scratch = std::max(scratch, part.workspace_bytes);
   count.take<std::byte>(scratch);
   plan.workspace_bytes = count.used;
   return Status::good();

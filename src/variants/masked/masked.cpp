@@ -77,9 +77,9 @@ Status shape_chooser(Plan& plan, const Planner& planner) {
   if (Status s = add_part(kWho, plan.problem, {.device = planner.device, .rules = planner.rules, .forced = w}, plan);
       !s.ok())
     return s;
-  Plan& inside = plan.parts[0];
+  Plan& inside = plan.sub_plans[0];
   size_t scratch = 0, was = 0;  // the last buffer of a composition's workspace is the scratch of its largest part
-  for (Plan& part : inside.parts) {
+  for (Plan& part : inside.sub_plans) {
     was = std::max(was, part.workspace_bytes);
     const std::string_view step = word(part.problem.variant);
     if (step.empty() || step == "selected") {
@@ -100,7 +100,7 @@ Status shape(Plan& plan, const Planner& planner) {
   if (Status s = plan_part(kWho, dense_of(plan.problem), planner, plan); !s.ok()) return s;
   Workspace count;
   carve(count, plan.problem, {});
-  count.take<std::byte>(plan.parts[0].workspace_bytes);
+  count.take<std::byte>(plan.sub_plans[0].workspace_bytes);
   plan.workspace_bytes = count.used;
   return Status::good();
 }
@@ -117,14 +117,14 @@ Args without_lists(const Problem& p, const Args& a) {
 }
 
 Status fits(const Plan& plan, const Args& a) {
-  const Plan& part = plan.parts[0];
+  const Plan& part = plan.sub_plans[0];
   if (!part.backend->fits) return Status::good();
   return part.backend->fits(part, chooses(plan.problem) ? a : without_lists(plan.problem, a));
 }
 
 Status steps(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
-  const Plan& part = plan.parts[0];
+  const Plan& part = plan.sub_plans[0];
   const bool on_cpu = plan.device.kind == DeviceKind::cpu;
   if (chooses(p)) return part.backend->run(part, a, ws, stream);
   const MaskedRows x = carve(ws, p, a);

@@ -111,7 +111,7 @@ Status shape(Plan& plan, const Planner& planner) {
   for (int n = 0; n < int(NsaStep::count); ++n) {
     if (!s.takes(NsaStep(n))) continue;
     if (Status t = plan_part(kWho, s.problem(NsaStep(n)), planner, plan); !t.ok()) return t;
-    scratch = std::max(scratch, plan.parts.back().workspace_bytes);
+    scratch = std::max(scratch, plan.sub_plans.back().workspace_bytes);
   }
   Workspace count;
   carve(count, s, {});
@@ -157,7 +157,7 @@ class Run {
   }
 
   Status step(NsaStep n, const Args& part) {
-    const Plan& plan = plan_.parts[size_t(s_.index(n))];
+    const Plan& plan = plan_.sub_plans[size_t(s_.index(n))];
     return plan.backend->run(plan, part, ws_, stream_);
   }
   // Arguments common to every step with queries.
@@ -278,7 +278,7 @@ class Run {
                                                    : a_[Role::d_out];
     return part;
   }
-  bool adds(NsaStep n) const { return plan_.parts[size_t(s_.index(n))].problem.has(Option::accumulate); }
+  bool adds(NsaStep n) const { return plan_.sub_plans[size_t(s_.index(n))].problem.has(Option::accumulate); }
 
   // Computes sums `dk`, `dv` and converts them to their destinations, if any.
   Status keys_backward(NsaStep n, Args part, const Tensor& dk, const Tensor& dv, const Tensor& to_k,

@@ -90,7 +90,7 @@ Room carve(Workspace& ws, const Plan& plan, const Ring& ring) {
   room.stage = ws.take<std::byte>(std::max(sent.used, taken.used));
   if (backward(p) && shares_keys(p, s))
     room.sums = ws.take<float>(rows * size_t(p.heads_kv) * size_t(std::max(p.dim_qk, p.dim_v)));
-  room.scratch = ws.take<std::byte>(plan.parts[0].workspace_bytes);
+  room.scratch = ws.take<std::byte>(plan.sub_plans[0].workspace_bytes);
   return room;
 }
 
@@ -113,7 +113,7 @@ class HeadExchange {
     for (int n = 0; n < all.outs; ++n)
       if (const Moving& m = all.out[n]; a_.given(m.role) || !m.optional) x[m.role] = whole(m, room_.out[n]);
     if (Status s = by_head(x); !s.ok()) return s;
-    if (Status s = run_part(kWho, plan_.parts[0], x, room_.scratch, stream_); !s.ok()) return s;
+    if (Status s = run_part(kWho, plan_.sub_plans[0], x, room_.scratch, stream_); !s.ok()) return s;
     stage.used = 0;
     std::byte* pieces[3] = {};
     for (int n = 0; n < all.outs; ++n)

@@ -62,7 +62,7 @@ Room carve(Workspace& ws, const Plan& plan, const Shards& shards) {
     room.list_column = ws.take<int32_t>(size_t(p.mask.blocks.bound));
   }
   size_t scratch = 0;
-  for (const Plan& part : plan.parts) scratch = std::max(scratch, part.workspace_bytes);
+  for (const Plan& part : plan.sub_plans) scratch = std::max(scratch, part.workspace_bytes);
   room.scratch = ws.take<std::byte>(scratch);
   return room;
 }
@@ -212,7 +212,7 @@ Args RingPass::part_args(const RingCall& call, int of, const Keys& keys) const {
 }
 
 Status RingPass::run(const Problem& part, const Args& x) const {
-  for (const Plan& plan : plan_.parts)
+  for (const Plan& plan : plan_.sub_plans)
     if (plan.problem == part) return run_part(kWho, plan, x, room_.scratch, stream_);
   return Status::no(kWho, ": has no plan for ", name(part));
 }
