@@ -25,7 +25,7 @@ TEST(StreamK, every_key_tile_of_every_query_tile_has_one_block) {
             const int tile = s.tile(b, number);
             if (tile == tiles) break;
             ASSERT_LT(number, 2);
-            const auto [first, last] = s.part(b, tile);
+            const auto [first, last] = s.key_tiles(b, tile);
             ASSERT_TRUE(0 <= first && first <= last && last < steps) << tiles << " x " << steps << ", block " << b;
             for (int j = first; j <= last; ++j) ++seen[size_t(tile) * size_t(steps) + size_t(j)];
             mine += last - first + 1;

@@ -33,7 +33,7 @@ struct Call {
   std::mt19937 random;
   std::vector<T> q, k, v, out;
   std::vector<float> lse, sinks, f32, lse_before, f32_before;
-  std::vector<float4> parts;
+  std::vector<float4> partials;
   std::vector<int32_t> begin, column;  // of lists: [head][blocks + 1]
   std::vector<QueryTile> table;
   int table_tiles = 0;
@@ -72,7 +72,8 @@ struct Call {
     if (w.size.q) make_lists();
     if (w.share) {
       stream_k = {tiles_of_head() * w.heads, w.share, int(ceil_div(w.keys, C::kTileK))};
-      parts.resize(size_t(stream_k.tiles + w.blocks) * size_t(C::kTileQ / 16 * part_size(kDimV)), {NAN, NAN, NAN, NAN});
+      partials.resize(size_t(stream_k.tiles + w.blocks) * size_t(C::kTileQ / 16 * partial_size(kDimV)),
+                      {NAN, NAN, NAN, NAN});
     }
   }
   // Random key blocks per row of blocks, as many as `counts` states.
@@ -118,17 +119,18 @@ struct Call {
     x.q = map(q, w.heads, w.rows, kDim, C::kTileQ), x.out = map(out, w.heads, w.rows, kDimV, 16);
     x.out_row = map(out, w.heads, w.rows, kDimV, 1);
     x.k = map(k, heads_kv(), stored(), kDim, C::kTileK), x.v = map(v, heads_kv(), stored(), kDimV, C::kTileK);
-    for (int n = 0; n < kParts; ++n) x.v_part[n] = map(v, heads_kv(), stored(), kDimV, rows_of_part(n));
+    for (int n = 0; n < kEndBoxes; ++n) x.v_end[n] = map(v, heads_kv(), stored(), kDimV, end_box_rows(n));
     x.scale = kLog2e / std::sqrt(float(kDim));
-    x.rows = w.rows, x.keys = w.keys, x.heads = x.units = x.section_heads = w.heads, x.heads_per_key = w.heads_per_key;
+    x.rows = w.rows, x.keys = w.keys, x.heads = x.heads_total = x.section_heads = w.heads;
+    x.heads_per_key = w.heads_per_key;
     x.packed = 1, x.row_mask = (1 << 28) - 1, x.row_shift = 31;
     x.left = w.left, x.right = w.right, x.offset = w.keys - w.rows;
-    x.tiles_of_unit = tiles_of_head(), x.longest_first = !w.fixed && !w.share, x.fixed = w.fixed;
+    x.tiles_of_head = tiles_of_head(), x.longest_first = !w.fixed && !w.share, x.fixed = w.fixed;
     x.epoch = 5, x.counters = counters;
     x.k_rows = stored(), x.k_heads = heads_kv(), x.k_batches = 1;
     x.lse = lse.data(), x.lse_stride.seq = 1, x.lse_stride.head = w.rows;
     x.dim_v = kDimV;
-    x.stream_k = stream_k, x.parts = parts.data(), x.score.kept = 1;
+    x.stream_k = stream_k, x.partials = partials.data(), x.score.kept = 1;
     x.accumulate = w.accumulate;
     if (is_f32()) {
       x.f32_out = f32.data();
@@ -138,8 +140,9 @@ struct Call {
     if (w.sinks) x.sinks = sinks.data(), x.sink_stride = 1;
     if (w.cap != 0) x.score.cap = w.cap * kLog2e, x.score.cap_factor = 2 * kLog2e / std::sqrt(float(kDim)) / w.cap;
     if (w.size.q) {
-      x.table = table.data(), x.table_tiles = &table_tiles, x.column = column.data(), x.units = x.section_heads = 1;
-      x.pieces_shift = w.size.k > C::kTileK, x.one_list = w.size.q == C::kTileQ;
+      x.table = table.data(), x.table_tiles = &table_tiles, x.column = column.data();
+      x.heads_total = x.section_heads = 1;
+      x.key_tiles_per_block_shift = w.size.k > C::kTileK, x.one_list = w.size.q == C::kTileQ;
       if (w.ahead) begin_ahead(x);
     }
     emulated::gpu.phases_once = true;
@@ -171,7 +174,7 @@ struct Call {
         return std::string("barrier \"") + one.name + "\" " + std::to_string((int(at) - one.begin) / 8);
     return "barrier " + std::to_string(at);
   }
-  // The job of the combine kernel: merges the parts of a query tile into out and lse.
+  // The job of the combine kernel: merges the partials of a query tile into out and lse.
   void join() {
     for (int tile = 0; tile < stream_k.tiles; ++tile)
       for (int r = 0; r < C::kTileQ; ++r) {
@@ -182,7 +185,7 @@ struct Call {
         float top = -INFINITY;
         const auto of = [&](int b, int n, int of_lane) {
           const int64_t warp = int64_t(StreamK::place(b, tile)) * (C::kTileQ / 16) + r / 16;
-          return parts[size_t(warp * part_size(kDimV) + 32 * n + of_lane)];
+          return partials[size_t(warp * partial_size(kDimV) + 32 * n + of_lane)];
         };
         const auto top_of = [&](int b) { return lower ? of(b, kDimV / 8, lane).y : of(b, kDimV / 8, lane).x; };
         for (int b = stream_k.first_block(tile); b <= stream_k.last_block(tile); ++b) top = std::max(top, top_of(b));

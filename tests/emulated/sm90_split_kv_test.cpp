@@ -44,7 +44,7 @@ struct Call {
     x.v = map(v, w.heads / w.heads_per_key, w.keys, C::kTileK);
     x.scale = kLog2e / std::sqrt(float(kDim)), x.rows = w.rows, x.keys = w.keys;
     x.left = w.left, x.right = w.right, x.offset = w.keys - w.rows;
-    x.tiles_of_head = tiles, x.tiles = tiles * w.heads, x.units = x.heads = Divisor(uint32_t(w.heads));
+    x.tiles_of_head = tiles, x.tiles = tiles * w.heads, x.heads_total = x.heads = Divisor(uint32_t(w.heads));
     x.heads_per_key = Divisor(uint32_t(w.heads_per_key)), x.longest_first = w.right < kAll, x.f32_out = w.f32;
     x.out = w.f32 ? reinterpret_cast<char*>(f32.data()) : reinterpret_cast<char*>(out.data());
     x.out_stride.seq = kDim, x.out_stride.head = int64_t(w.rows) * kDim, x.dim_v = kDim;

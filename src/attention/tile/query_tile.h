@@ -17,7 +17,7 @@ struct alignas(16) QueryTile {
   int from, until;             // the first row sees keys from..until - 1, each next row one key further
   int query, sequence;         // first row and batch entry, as the problem counts them
   int k_row, k_head, k_batch;  // location of key 0 of its sequence
-  int column;                  // of a list: its first entry; of a stream-K part: its slot plus one
+  int column;                  // of a list: its first entry; of part of a stream-K tile: its slot plus one
   int stand;                   // position of the first row, with key 0 at 0
 };
 
@@ -27,11 +27,11 @@ ATTUNE_HD inline int query_tiles(const Sequence& s, int tile_q) { return int(cei
 // the lists of two block rows, back to back. An empty list becomes one fully masked key tile.
 ATTUNE_HD inline void set_list(QueryTile& t, const BlockList& list, int rows, int tile_q, int tile_k) {
   const Blocks size = list.blocks;
-  const int pieces = size.k / tile_k, first = t.query / size.q;
-  t.first = 0, t.column = list.entry(first), t.last = list.count(first) * pieces - 1;
+  const int per_block = size.k / tile_k, first = t.query / size.q;
+  t.first = 0, t.column = list.entry(first), t.last = list.count(first) * per_block - 1;
   if (size.q < tile_q) {
     const int begun = t.column + list.count(first), there = rows > size.q ? list.entry(first + 2) - begun : 0;
-    t.first = t.last + 1, t.last += (there > 0 ? there : 0) * pieces;
+    t.first = t.last + 1, t.last += (there > 0 ? there : 0) * per_block;
   }
   if (t.last < 0) t.last = t.keys = 0;
 }
@@ -80,8 +80,8 @@ struct ListTiles {
 
   // The same bytes as query_tile() for this sequence, head and number.
   ATTUNE_HD QueryTile tile(int n) const {
-    const int unit = int(tiles_of_head.divide(n)), row = int(tiles_of_head.rest(n)) * tile_q;
-    const int b = int(heads.divide(unit)), head = int(heads.rest(unit));
+    const int global_head = int(tiles_of_head.divide(n)), row = int(tiles_of_head.rest(n)) * tile_q;
+    const int b = int(heads.divide(global_head)), head = int(heads.rest(global_head));
     QueryTile t = first;
     t.row += row, t.query = row, t.head = head, t.k_head = int(heads_per_key.divide(head));
     t.batch = t.sequence = t.k_batch = b;

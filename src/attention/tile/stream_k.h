@@ -1,5 +1,5 @@
 // Stream-K for the last query tiles, which would leave SMs idle. Their key tiles, all of them back to back, are divided
-// evenly among the persistent CTAs of a kernel. With more CTAs than query tiles, a CTA has parts of at most two.
+// evenly among the persistent CTAs of a kernel. With more CTAs than query tiles, a CTA has key tiles of at most two.
 #pragma once
 #include "core/number.h"
 
@@ -9,21 +9,21 @@ struct StreamK {
   // Query tiles (0: no stream-K), key tiles per CTA, key tiles per query tile. All key tiles together are under 2^31.
   int tiles, share, steps;
 
-  // Query tile of this CTA's part `number`, counted from 0; `tiles` if there is no such part.
+  // The CTA's query tile `number`, counted from 0; `tiles` if there is no such one.
   ATTUNE_HD int tile(int block, int number) const {
     const int begin = block * share, all = tiles * steps, tile = begin / steps + number;
     const int end = begin + share < all ? begin + share : all;
     return tile * steps >= end || begin >= end ? tiles : tile;
   }
-  // Key tiles first..last of that part, counted from the end of the keys, the order in which they are walked.
-  struct Part { int first, last; };
-  ATTUNE_HD Part part(int block, int tile) const {
+  // The CTA's key tiles first..last of that query tile, counted from the end of the keys, the order of the walk.
+  struct KeyTiles { int first, last; };
+  ATTUNE_HD KeyTiles key_tiles(int block, int tile) const {
     const int begin = block * share - tile * steps, end = begin + share;
     return {end < steps ? steps - end : 0, steps - 1 - (begin > 0 ? begin : 0)};
   }
   ATTUNE_HD int first_block(int tile) const { return tile * steps / share; }
   ATTUNE_HD int last_block(int tile) const { return ((tile + 1) * steps - 1) / share; }
-  // Slot of that part, unique, less than CTAs + tiles.
+  // Slot of their partial result, unique, less than CTAs + tiles.
   ATTUNE_HD static int place(int block, int tile) { return block + tile; }
 };
 

@@ -17,8 +17,8 @@ struct TransposedTile {
   ATTUNE_HD constexpr int panel() const { return queries * 128; }
   // Byte offset into dS of a lane's row in its warpgroup's n-th store of four matrices: 16 queries x 16 keys.
   ATTUNE_HD constexpr int store(int group, int warp, int lane, int n) const {
-    const int query = n * 16 + lane / 16 * 8 + lane % 8, part = warp * 2 + lane / 8 % 2;
-    return group * panel() + query * 128 + ((part ^ (query & 7)) << 4);
+    const int query = n * 16 + lane / 16 * 8 + lane % 8, vec16 = warp * 2 + lane / 8 % 2;
+    return group * panel() + query * 128 + ((vec16 ^ (query & 7)) << 4);
   }
   // Byte offset into dS for the product with the n-th 16 keys.
   ATTUNE_HD constexpr int keys(int n) const { return n / 4 * panel() + n % 4 * 32; }

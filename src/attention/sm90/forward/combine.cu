@@ -13,36 +13,38 @@ constexpr int kMatrices = 2;  // 8-column matrices per CTA
 
 // A warp has the rows of the corresponding warp of the forward kernel, and a lane what that lane had.
 template <class T>
-__global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ PartsParams x) {
+__global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ CombineParams x) {
   sm80::wait_for_previous();
   sm80::admit_next();
   const int slices = x.dim / (8 * kMatrices), tile = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   const int first = x.stream_k.first_block(tile), last = x.stream_k.last_block(tile);
-  const auto part = [&](int block, int n) {
-    return __ldcg(x.parts + (int64_t(StreamK::place(block, tile)) * x.warps + warp) * part_size(x.dim) + 32 * n + lane);
+  const auto partial = [&](int block, int n) {
+    return __ldcg(x.partials + (int64_t(StreamK::place(block, tile)) * x.warps + warp) * partial_size(x.dim) +
+                  32 * n + lane);
   };
   // Keys are walked from the end, so the last CTA has the first ones. Unrolled to keep many loads in flight.
   float top[2] = {kNone, kNone}, sum[2] = {};
 #pragma unroll 8
   for (int b = last; b >= first; --b) {
-    const float4 rows = part(b, x.dim / 8);
+    const float4 rows = partial(b, x.dim / 8);
     top[0] = fmaxf(top[0], rows.x), top[1] = fmaxf(top[1], rows.y);
   }
   float4 all[kMatrices] = {};
 #pragma unroll 4
   for (int b = last; b >= first; --b) {
-    const float4 rows = part(b, x.dim / 8);
+    const float4 rows = partial(b, x.dim / 8);
     const float w[2] = {sm80::exp2_fast(rows.x - top[0]), sm80::exp2_fast(rows.y - top[1])};
     sum[0] += w[0] * rows.z, sum[1] += w[1] * rows.w;
 #pragma unroll
     for (int n = 0; n < kMatrices; ++n) {
-      const float4 o = part(b, slice * kMatrices + n);
+      const float4 o = partial(b, slice * kMatrices + n);
       all[n].x += w[0] * o.x, all[n].y += w[0] * o.y, all[n].z += w[1] * o.z, all[n].w += w[1] * o.w;
     }
   }
-  const int index = x.first + tile, unit = index / x.tiles_of_unit, batch = unit / x.heads, head = unit % x.heads;
-  const int row = (index - unit * x.tiles_of_unit) * x.warps * 16 + warp * 16 + lane / 4;
+  const int index = x.first + tile, global_head = index / x.tiles_of_head, batch = global_head / x.heads,
+            head = global_head % x.heads;
+  const int row = (index - global_head * x.tiles_of_head) * x.warps * 16 + warp * 16 + lane / 4;
   T* const out = reinterpret_cast<T*>(x.out) + batch * x.out_stride.batch + head * x.out_stride.head;
   // 0: the row sees nothing.
   const float by[2] = {sum[0] == 0.f ? 0.f : 1.f / sum[0], sum[1] == 0.f ? 0.f : 1.f / sum[1]};
@@ -67,12 +69,12 @@ __global__ void __launch_bounds__(256) parts_kernel(const __grid_constant__ Part
 
 }  // namespace
 
-Status join_parts(std::string_view who, const Problem& p, const PartsParams& x, int device, Stream stream) {
+Status join_parts(std::string_view who, const Problem& p, const CombineParams& x, int device, Stream stream) {
   static constinit cuda::SharedMemoryOptIn ready[2];
   const bool bf16 = p.dtype.q == DType::bf16;
   return cuda::launch({.who = who,
-                       .kernel = bf16 ? reinterpret_cast<const void*>(parts_kernel<Bf16>)
-                                      : reinterpret_cast<const void*>(parts_kernel<F16>),
+                       .kernel = bf16 ? reinterpret_cast<const void*>(combine_kernel<Bf16>)
+                                      : reinterpret_cast<const void*>(combine_kernel<F16>),
                        .ready = &ready[bf16],
                        .blocks = int64_t(x.stream_k.tiles) * (x.dim / (8 * kMatrices)),
                        .threads = x.warps * 32,

@@ -1,5 +1,5 @@
-// Forward attention for Hopper: stream-K parts of the last query tiles (tile/stream_k.h). A CTA writes its part to
-// memory in register order. A second kernel adds the parts, in the order of the keys.
+// Forward attention for Hopper: partial results of stream-K query tiles (tile/stream_k.h). A CTA writes its partial
+// result to memory in register order. A second kernel combines them, in the order of the keys.
 #pragma once
 #include <vector_types.h>
 
@@ -9,15 +9,15 @@
 
 namespace attune::sm90 {
 
-// Size of a part of a warp's 16 rows, in float4: the sums as a lane holds them, four at a time, [dim_v / 8][lane], then
-// the maxima and sums of its two rows. Layout: [slot][warp].
-ATTUNE_HD constexpr int part_size(int dim_v) { return (dim_v / 8 + 1) * 32; }
+// Size of the partial result of a warp's 16 rows, in float4: the sums as a lane holds them, four at a time, [dim_v /
+// 8][lane], then the maxima and sums of its two rows. Layout: [slot][warp].
+ATTUNE_HD constexpr int partial_size(int dim_v) { return (dim_v / 8 + 1) * 32; }
 
-struct PartsParams {
+struct CombineParams {
   StreamK stream_k;
-  const float4* parts;
+  const float4* partials;
   int warps, dim;            // per query tile; head dim of the kernel's values
-  int first, tiles_of_unit;  // first stream-K query tile, as the kernel counts them; query tiles per unit
+  int first, tiles_of_head;  // first stream-K query tile, as the kernel counts them; query tiles per head
   int heads, rows, dim_v;
   char* out;
   Strides out_stride;
@@ -25,6 +25,6 @@ struct PartsParams {
   Strides lse_stride;
 };
 
-Status join_parts(std::string_view who, const Problem&, const PartsParams&, int device, Stream);
+Status join_parts(std::string_view who, const Problem&, const CombineParams&, int device, Stream);
 
 }  // namespace attune::sm90

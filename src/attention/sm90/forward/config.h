@@ -10,33 +10,33 @@
 namespace attune::sm90 {
 
 // Heights of the boxes that load v at the end of a sequence inside the tensor.
-inline constexpr int kParts = 3;
-ATTUNE_HD constexpr int rows_of_part(int part) { return part == 0 ? 32 : part == 1 ? 8 : 1; }
+inline constexpr int kEndBoxes = 3;
+ATTUNE_HD constexpr int end_box_rows(int box) { return box == 0 ? 32 : box == 1 ? 8 : 1; }
 
 struct ForwardParams {
   CUtensorMap q, k, v, out;
-  CUtensorMap v_part[kParts];
+  CUtensorMap v_end[kEndBoxes];
   CUtensorMap out_row;    // a box of one row
   float scale;            // of the products, in base 2
   int rows, keys, heads;  // queries and keys of a sequence; query heads
-  int units;              // (sequence, head) pairs; with a table: heads, or 1 if the table covers all heads
+  int heads_total;        // (sequence, head) pairs; with a table: heads, or 1 if the table covers all heads
   int heads_per_key;
   // Packed GQA: with few queries, a tile holds the queries of several heads of a GQA group. Row r of the tile is row r
-  // & row_mask of head r >> row_shift. `heads`, `heads_per_key` and the heads in `units` count packed heads.
+  // & row_mask of head r >> row_shift. `heads`, `heads_per_key` and `heads_total` count packed heads.
   int packed, row_mask, row_shift;
   int left, right, offset;         // query i sees key j if i + offset - left <= j <= i + offset + right
-  int tiles_of_unit;               // query tiles per unit
+  int tiles_of_head;               // query tiles per head
   int section_heads;               // heads per section; a section's tiles run together, so that its keys stay in L2
   bool longest_first;
-  StreamK stream_k;                // stream-K of the last tiles; CTAs store their parts in `parts`
-  float4* parts;
+  StreamK stream_k;                // stream-K of the last tiles; CTAs store partial results in `partials`
+  float4* partials;
   bool fixed;                      // static schedule: CTA n takes tiles n, n + CTAs, ...; no counter
   unsigned long long epoch;        // tag of this launch, in the upper bits of both counters
   unsigned long long* counters;    // [2]: tiles taken and CTAs finished; the initial content is arbitrary
-  const QueryTile* table;          // tiles of a unit, longest first, if lengths or lists are in tensors
+  const QueryTile* table;          // tiles of a head, or of all, longest first, if lengths or lists are in tensors
   const int* table_tiles;          // number of tiles in the table
   const int* column;               // entries of the block lists
-  int pieces_shift;                // list per warpgroup: log2 of the key tiles per block
+  int key_tiles_per_block_shift;   // list per warpgroup: log2 of the key tiles per block
   bool one_list;                   // both warpgroups share one list
   int k_rows, k_heads, k_batches;  // extents of the k and v tensors; 1 on a broadcast axis
   float* lse;                      // null: not requested
@@ -105,7 +105,7 @@ struct ForwardLayout {
   static constexpr int kPanels = (kDim + 63) / 64, kPanelsV = (kDimV + 63) / 64;  // 96 columns: one and a half
   static constexpr int kProducerRegisters = kLists == Lists::each ? 40 : kGroups == 3 ? 32 : 24;
   static constexpr int kConsumerRegisters = kLists == Lists::each ? 232 : kGroups == 3 ? 160 : 240;
-  static constexpr int kPieces = kListBlock / kTileK;  // key tiles per block of a list
+  static constexpr int kKeyTilesPerBlock = kListBlock / kTileK;  // key tiles per block of a list
   static_assert(kLists != Lists::one || (kListBlock % kTileK == 0 && kListBlock % kTileQ == 0));
   static_assert(kLists != Lists::each || (kTileK == 64 && kGroups == 2 && !kInPlace && !kPingPong && !kF32Out));
   static constexpr int kReleases = kGroups * 4;  // arrivals that release a buffer: one per warp

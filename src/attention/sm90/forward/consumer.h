@@ -87,10 +87,11 @@ struct Consumer {
     return min(tile(tiles).keys, tile(tiles).until + last_row()) > j * C::kTileK + C::kTileK / 2;
   }
 
-  // True for a stream-K part, which goes to memory unnormalized.
-  __device__ static bool is_part(const QueryTile& t) { return C::kStreamK && t.column; }
-  __device__ void store_part(int place) const {
-    float4* const to = x.parts + (int64_t(place) * (C::kGroups * 4) + group * 4 + warp) * part_size(C::kDimV) + lane;
+  // True for part of a stream-K tile, which goes to memory unnormalized.
+  __device__ static bool is_partial(const QueryTile& t) { return C::kStreamK && t.column; }
+  __device__ void store_partial(int place) const {
+    float4* const to =
+        x.partials + (int64_t(place) * (C::kGroups * 4) + group * 4 + warp) * partial_size(C::kDimV) + lane;
 #pragma unroll
     for (int n = 0; n < C::kDimV / 8; ++n) to[32 * n] = {o[4 * n], o[4 * n + 1], o[4 * n + 2], o[4 * n + 3]};
     to[C::kDimV * 4] = {done.max[0], done.max[1], sm80::row_sum(done.sum[0]), sm80::row_sum(done.sum[1])};
@@ -100,7 +101,7 @@ struct Consumer {
   // The epilogue of a query tile has three steps: seal, finish, send. `done` has seen all keys. seal() replaces its sum
   // by the factor of O, except for f32 output.
   __device__ void seal(const QueryTile& t) {
-    if (f32_out() || is_part(t)) return;
+    if (f32_out() || is_partial(t)) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(done.sum[r]);
@@ -119,7 +120,7 @@ struct Consumer {
   // panels.
   __device__ void finish(const QueryTile& t) {
     if (f32_out()) return finish_f32(t, done);
-    if (is_part(t)) return store_part(t.column - 1);
+    if (is_partial(t)) return store_partial(t.column - 1);
     const int r = lane % 16, half = lane / 16;
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; panel += C::kPanelsOut) {
@@ -142,7 +143,7 @@ struct Consumer {
     return shared + (C::kOutThroughQ ? out_place : C::kOut) + (group * 64 + warp * 16) * 128;
   }
   __device__ void send(const QueryTile& t, int panel = C::kPanelsV - C::kPanelsOut) const {
-    if (f32_out() || is_part(t)) return;
+    if (f32_out() || is_partial(t)) return;
     publish_shared();
     __syncwarp();
     // Past the end of a sequence come rows of another one; past the end of the tensor nothing is written.

@@ -34,7 +34,7 @@ struct ListProducer : Producer<C> {
     __device__ bool open() const { return at >= low; }
   };
   __device__ void look(const QueryTile& t, Walk& w) const {
-    if (w.open() && t.keys > 0) w.block = __ldcg(x.column + t.column + (w.at >> x.pieces_shift));
+    if (w.open() && t.keys > 0) w.block = __ldcg(x.column + t.column + (w.at >> x.key_tiles_per_block_shift));
   }
   // An empty list becomes one key tile past all keys.
   __device__ Walk begin(const QueryTile& t, int low, int last) const {
@@ -45,8 +45,9 @@ struct ListProducer : Producer<C> {
   }
   // -1 after the last. An entry that is not a block of the sequence also maps past all keys.
   __device__ int number(const QueryTile& t, const Walk& w) const {
-    const uint32_t behind = uint32_t(t.keys + C::kTileK - 1) / C::kTileK, piece = w.at & ((1 << x.pieces_shift) - 1);
-    return w.open() ? int(min((min(uint32_t(w.block), behind) << x.pieces_shift) + piece, behind)) : -1;
+    const uint32_t behind = uint32_t(t.keys + C::kTileK - 1) / C::kTileK,
+                   rest = w.at & ((1 << x.key_tiles_per_block_shift) - 1);
+    return w.open() ? int(min((min(uint32_t(w.block), behind) << x.key_tiles_per_block_shift) + rest, behind)) : -1;
   }
 
   // Keys and values are loaded by two threads: v waits for the products, k only for the scores.

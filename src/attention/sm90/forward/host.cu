@@ -96,7 +96,7 @@ Room carve(Workspace& ws, const Plan& plan, const ForwardKernel& k) {
   const size_t parts = stream_k.tiles ? size_t(stream_k.tiles + plan.device.units) * size_t(k.tile_q / 16) : 0;
   return {ws.take<unsigned long long>(2),
           {ws.take<QueryTile>(size_t(sm90::table_bound(p, k.tile_q))), ws.take<int>(size_t(p.batch) + 1)},
-          ws.take<float4>(parts * size_t(sm90::part_size(k.dim_v)))};
+          ws.take<float4>(parts * size_t(sm90::partial_size(k.dim_v)))};
 }
 
 sm90::Lists lists_of(const Problem& p) {
@@ -227,7 +227,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                   .table = tabled ? room.table.tile : nullptr,
                   .table_tiles = room.table.begin + p.batch,
                   .column = a.row<const int32_t>(Role::block_column),
-                  .pieces_shift = p.mask.blocks.k > k.tile_k,
+                  .key_tiles_per_block_shift = p.mask.blocks.k > k.tile_k,
                   .one_list = p.mask.blocks.q == k.tile_q,
                   .k_rows = k_all.extent.seq,
                   .k_heads = k_all.extent.head,
@@ -240,9 +240,9 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
       {Role::q, q, &x.q, packed_rows, true, packed},
       {Role::k, k_all, &x.k, k.tile_k, true},
       {Role::v, v_all, &x.v, k.tile_k, true},
-      {Role::v, v_all, &x.v_part[0], sm90::rows_of_part(0), false},
-      {Role::v, v_all, &x.v_part[1], sm90::rows_of_part(1), false},
-      {Role::v, v_all, &x.v_part[2], sm90::rows_of_part(2), false},
+      {Role::v, v_all, &x.v_end[0], sm90::end_box_rows(0), false},
+      {Role::v, v_all, &x.v_end[1], sm90::end_box_rows(1), false},
+      {Role::v, v_all, &x.v_end[2], sm90::end_box_rows(2), false},
       {Role::out, out, &x.out, 16, true},
       {Role::out, out, &x.out_row, 1, false}};
   const bool f32_out = p.dtype.out == DType::f32;
@@ -252,8 +252,8 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     if (Status s = cuda::tensor_map(of, tile, *map, heads); !s.ok())
       return Status::no(kWho, ": ", name(role), ": ", s.message, ", in: ", name(p));
   }
-  x.tiles_of_unit = int(ceil_div(rows, k.tile_q));
-  const int64_t tiles = tabled ? sm90::table_bound(p, k.tile_q) * x.units : int64_t(x.tiles_of_unit) * x.units;
+  x.tiles_of_head = int(ceil_div(rows, k.tile_q));
+  const int64_t tiles = tabled ? sm90::table_bound(p, k.tile_q) * x.units : int64_t(x.tiles_of_head) * x.units;
   // With a band, tiles differ in length: the longest of a section of heads come first, and its keys stay in L2.
   // Stream-K requires the natural order of tiles.
   x.longest_first = p.mask.kind != MaskKind::full && !stream_k.tiles;
@@ -284,12 +284,12 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   launch.who = kWho, launch.early = true;
   launch.blocks = blocks, launch.device = a[Role::q].device_index, launch.stream = stream;
   if (Status s = cuda::launch(launch, p, &x); !s.ok() || !stream_k.tiles) return s;
-  const sm90::PartsParams parts{.stream_k = stream_k,
+  const sm90::CombineParams parts{.stream_k = stream_k,
                                 .parts = room.parts,
                                 .warps = k.tile_q / 16,
                                 .dim = k.dim_v,
                                 .first = int(tiles) - stream_k.tiles,
-                                .tiles_of_unit = x.tiles_of_unit,
+                                .tiles_of_head = x.tiles_of_head,
                                 .heads = p.heads_q,
                                 .rows = rows,
                                 .dim_v = p.dim_v,

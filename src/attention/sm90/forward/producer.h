@@ -27,26 +27,26 @@ __device__ inline unsigned long long take_next(unsigned long long* counter) { re
 // two.
 constexpr int kNearEnd = 4;
 
-// The tile with number `index` in the order of the schedule, for `per_unit` tiles per unit.
+// The tile with number `index` in the order of the schedule, for `per_head` tiles per head.
 template <class C>
-__device__ void find_tile(const ForwardParams& x, int per_unit, int index, QueryTile* to) {
-  const int per_section = x.section_heads * per_unit;
+__device__ void find_tile(const ForwardParams& x, int per_head, int index, QueryTile* to) {
+  const int per_section = x.section_heads * per_head;
   const int section = index / per_section, rest = index - section * per_section;
-  const int first_unit = section * x.section_heads, units_here = min(x.section_heads, x.units - first_unit);
-  const int rank = rest / units_here, unit = first_unit + rest - rank * units_here;
+  const int first_head = section * x.section_heads, heads_here = min(x.section_heads, x.heads_total - first_head);
+  const int rank = rest / heads_here, global_head = first_head + rest - rank * heads_here;
   if (x.table) {
 #pragma unroll
     for (int n = 0; n < C::kTileBytes; n += 16)
       sm80::copy16(shared_address(to) + n, reinterpret_cast<const char*>(x.table + rank) + n);
     sm80::close_group();
     sm80::wait_groups<0>();
-    if (!C::kListed) to->head = unit;  // a table of lengths covers one head
+    if (!C::kListed) to->head = global_head;  // a table of lengths covers one head
     to->k_head = min(to->head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(to->k_batch, x.k_batches - 1);
     return;
   }
-  const int row = (x.longest_first ? per_unit - 1 - rank : rank) * C::kTileQ, rows = min(C::kTileQ, x.rows - row);
+  const int row = (x.longest_first ? per_head - 1 - rank : rank) * C::kTileQ, rows = min(C::kTileQ, x.rows - row);
   to->row = to->query = row, to->end = x.rows, to->keys = x.keys, to->k_row = 0;
-  const int batch = unit / x.heads, head = unit - batch * x.heads;
+  const int batch = global_head / x.heads, head = global_head - batch * x.heads;
   to->batch = to->sequence = batch, to->head = head * x.packed;
   to->k_head = min(head / x.heads_per_key, x.k_heads - 1), to->k_batch = min(batch, x.k_batches - 1);
   const int from = row + x.offset - x.left, until = row + x.offset + x.right + 1;
@@ -77,9 +77,9 @@ struct TileScheduler {
 
   // The previous kernel is building the table; the kernel before that one has ended.
   __device__ bool ahead() const { return C::kAhead && x.lists.count; }
-  __device__ int tiles_of_unit() const {
+  __device__ int tiles_of_head() const {
     if (ahead()) return x.lists.count;
-    return x.table ? __ldcg(x.table_tiles) : x.tiles_of_unit;  // bypasses L1, which may be stale
+    return x.table ? __ldcg(x.table_tiles) : x.tiles_of_head;  // bypasses L1, which may be stale
   }
   __device__ void find_first() const {
     if (!ahead() || int(blockIdx.x) >= x.lists.count) return;
@@ -90,15 +90,15 @@ struct TileScheduler {
   __device__ void run() const {
     prefetch_map(x.q);
     find_first();
-    const int per_unit = tiles_of_unit();
+    const int per_head = tiles_of_head();
     // The first two tiles of a CTA are static: a long one, then a short one from the end. Short tiles of equal length
     // are all static. Stream-K tiles come last.
-    const int every = per_unit * x.units, all = every - (C::kStreamK ? x.stream_k.tiles : 0),
+    const int every = per_head * x.heads_total, all = every - (C::kStreamK ? x.stream_k.tiles : 0),
               known = 2 * int(gridDim.x);
     const bool more = !x.fixed && all > known;
     unsigned long long taken = 0;
     uint32_t tiles = 0;
-    int parts = 0;  // stream-K parts so far
+    int partials = 0;  // parts of stream-K tiles so far
     for (;; ++tiles) {
       const uint32_t q = tiles % C::kQStages, empty = shared + C::kQEmpty + 8 * q;
       const uint32_t parity = (tiles / C::kQStages & 1) ^ 1;
@@ -109,17 +109,17 @@ struct TileScheduler {
       const int asked = more ? known + int(taken & ((1 << kCountBits) - 1)) : all;
       const int back = tiles == 1 ? known - 1 - int(blockIdx.x) : asked;
       int index = tiles == 0 || x.fixed ? int(tiles * gridDim.x + blockIdx.x) : back;
-      if (C::kStreamK && x.stream_k.tiles && index >= all) index = all + x.stream_k.tile(blockIdx.x, parts++);
+      if (C::kStreamK && x.stream_k.tiles && index >= all) index = all + x.stream_k.tile(blockIdx.x, partials++);
       const bool over = index >= every;
       if (over) t->last = -1;
-      else if (tiles > 0 || !ahead()) find_tile<C>(x, per_unit, index, t);
+      else if (tiles > 0 || !ahead()) find_tile<C>(x, per_head, index, t);
       if (C::kStreamK && !over && index >= all) {
-        // The part is counted from the last key tile that the query tile sees. With a band the part may be empty: then
-        // it is one masked key tile.
-        const StreamK::Part part = x.stream_k.part(blockIdx.x, index - all);
+        // Key tiles are counted from the last one that the query tile sees. With a band there may be none: then it is
+        // one masked key tile.
+        const StreamK::KeyTiles keys = x.stream_k.key_tiles(blockIdx.x, index - all);
         const int end = t->last, up = end - (x.stream_k.steps - 1);
-        const bool some = part.last + up >= t->first;
-        t->first = some ? max(t->first, part.first + up) : end + 1, t->last = some ? part.last + up : end + 1;
+        const bool some = keys.last + up >= t->first;
+        t->first = some ? max(t->first, keys.first + up) : end + 1, t->last = some ? keys.last + up : end + 1;
         t->column = 1 + StreamK::place(blockIdx.x, index - all);
       }
       if (C::kOutThroughQ && !over) t->last = max(t->last, t->first + 1);
@@ -155,12 +155,12 @@ struct Producer {
 #pragma unroll 1
     for (int at = 0; at < C::kTileK;) {
       const int open = (at < there ? there : C::kTileK) - at;
-      const int part = open >= rows_of_part(0) ? 0 : open >= rows_of_part(1) ? 1 : 2;
+      const int box = open >= end_box_rows(0) ? 0 : open >= end_box_rows(1) ? 1 : 2;
 #pragma unroll 1
       for (int n = 0; n < C::kPanelsV; ++n)
-        load_tile(shared + C::kV + slot * C::kBytesV + n * C::kPanelK + at * 128, x.v_part[part], full, n * 64,
+        load_tile(shared + C::kV + slot * C::kBytesV + n * C::kPanelK + at * 128, x.v_end[box], full, n * 64,
                   at < there ? t.k_row + key + at : x.k_rows, t.k_head, t.k_batch, Keep::last_to_go);
-      at += rows_of_part(part);
+      at += end_box_rows(box);
     }
   }
   __device__ void wait_k(uint32_t step) const {
@@ -176,7 +176,7 @@ struct Producer {
   // With a list: the key block at position j of the tile's key tiles. The caller maps entries outside the sequence to a
   // tile past all keys.
   __device__ int block_at(const QueryTile& t, int j) const {
-    return t.keys > 0 ? __ldcg(x.column + t.column + j / C::kPieces) : 0;
+    return t.keys > 0 ? __ldcg(x.column + t.column + j / C::kKeyTilesPerBlock) : 0;
   }
   __device__ void run() const {
     prefetch_map(x.k), prefetch_map(x.v);
@@ -198,7 +198,7 @@ struct Producer {
         if (!over) {
           if (C::kListed) {
             const uint32_t behind = uint32_t(t->keys + C::kTileK - 1) / C::kTileK;
-            number = int(min(min(uint32_t(block), behind) * C::kPieces + j % C::kPieces, behind));
+            number = int(min(min(uint32_t(block), behind) * C::kKeyTilesPerBlock + j % C::kKeyTilesPerBlock, behind));
             if (j > t->first) block = block_at(*t, j - 1);  // loads while this one waits
           }
           wait_k(step);

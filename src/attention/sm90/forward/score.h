@@ -96,14 +96,14 @@ __device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t 
   const bool odd = threadIdx.x & 1;
   const int before = int(key & 3);
 #pragma unroll
-  for (int part = 0; part < N / 32; ++part) {
+  for (int word = 0; word < N / 32; ++word) {
     uint32_t mine = 0;
 #pragma unroll 1
     for (int n = 0; n < 8; ++n) {
       mine = mine >> 1 & 0x7F7F7F7Fu;
 #pragma unroll 1
       for (int at = -before; at < 4; at += 4) {
-        const Words4 words = dropout.words(stream, row + 8 * odd, key + at + part * 64 + n * 8);
+        const Words4 words = dropout.words(stream, row + 8 * odd, key + at + word * 64 + n * 8);
         uint32_t four = 0;
 #pragma unroll
         for (int k = 0; k < 4; ++k)
@@ -112,7 +112,7 @@ __device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t 
       }
     }
     const uint32_t theirs = __shfl_xor_sync(~0u, mine, 1);
-    kept[part] = odd ? (mine & 0xFFFF0000u) | theirs >> 16 : (mine & 0xFFFFu) | theirs << 16;
+    kept[word] = odd ? (mine & 0xFFFF0000u) | theirs >> 16 : (mine & 0xFFFFu) | theirs << 16;
   }
 }
 

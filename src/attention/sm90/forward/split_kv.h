@@ -21,7 +21,7 @@ struct SplitKvParams {
   int rows, keys;               // queries and keys of a sequence
   int left, right, offset;      // query i sees key j if i + offset - left <= j <= i + offset + right
   int tiles_of_head, tiles;     // query tiles
-  Divisor units, heads;         // heads of all sequences, and of one
+  Divisor heads_total, heads;   // heads of all sequences, and of one
   Divisor heads_per_key;
   bool longest_first, f32_out;  // f32_out: output in f32
   char* out;
@@ -80,10 +80,10 @@ struct SplitKv {
     return pass * grid + (pass % 2 ? grid - 1 - mine : mine);
   }
   __device__ Tile tile_of(int index) const {
-    const int rank = int(x.units.divide(index)), unit = int(x.units.rest(index));
+    const int rank = int(x.heads_total.divide(index)), global_head = int(x.heads_total.rest(index));
     Tile t;
     t.row = (x.longest_first ? x.tiles_of_head - 1 - rank : rank) * C::kTileQ;
-    t.batch = int(x.heads.divide(unit)), t.head = int(x.heads.rest(unit));
+    t.batch = int(x.heads.divide(global_head)), t.head = int(x.heads.rest(global_head));
     const int end = min(x.keys, min(t.row + C::kTileQ, x.rows) + x.offset + x.right);  // one past the last visible key
     const int begin = max(0, t.row + x.offset - x.left);
     t.first = begin / C::kTileK, t.last = end > begin ? (end - 1) / C::kTileK : t.first - 1;
@@ -178,12 +178,12 @@ struct SplitKv {
   }
   // Merges the results of the warpgroups into out and lse, in the order of the warpgroups.
   __device__ void merge_groups(const Tile& t, int pass) {
-    float2* parts = reinterpret_cast<float2*>(memory + C::kRows);  // [group][64]: maximum and sum
+    float2* partials = reinterpret_cast<float2*>(memory + C::kRows);  // [group][64]: maximum and sum
     const int row = warp * 16 + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = sm80::row_sum(rows.sum[r]);
-      if (lane % 4 == 0) parts[group * 64 + row + 8 * r] = {rows.max[r], sum};
+      if (lane % 4 == 0) partials[group * 64 + row + 8 * r] = {rows.max[r], sum};
     }
     __syncthreads();
     if (group == 0 && loads(2)) load_q(pass + 2);  // this tile's q is no longer read
@@ -192,11 +192,11 @@ struct SplitKv {
     for (int r = 0; r < 2; ++r) {
       float top = kNone, total = 0.f;
 #pragma unroll
-      for (int g = 0; g < C::kGroups; ++g) top = fmaxf(top, parts[g * 64 + row + 8 * r].x);
+      for (int g = 0; g < C::kGroups; ++g) top = fmaxf(top, partials[g * 64 + row + 8 * r].x);
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {
-        const float2 part = parts[g * 64 + row + 8 * r];
-        total += part.y * sm80::exp2_fast(part.x - top);
+        const float2 partial = partials[g * 64 + row + 8 * r];
+        total += partial.y * sm80::exp2_fast(partial.x - top);
       }
       const bool any = total != 0.f;  // some key was seen, or a NaN
       share[r] = any ? sm80::exp2_fast(rows.max[r] - top) / total : 0.f;
@@ -221,8 +221,8 @@ struct SplitKv {
       float4 y{};
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {
-        const float4 part = g == group ? mine[n] : *sums(group, g, n);
-        y = {y.x + part.x, y.y + part.y, y.z + part.z, y.w + part.w};
+        const float4 partial = g == group ? mine[n] : *sums(group, g, n);
+        y = {y.x + partial.x, y.y + partial.y, y.z + partial.z, y.w + partial.w};
       }
       const int column = group * (C::kShare * 2) + n * 8 + lane % 4 * 2;
       if (column >= x.dim_v) break;
