@@ -132,9 +132,18 @@ __device__ inline void load_keys(const F32Call& x, Role role, const Sequence& s,
                               [&](int r) { return paged ? pages.row(first + r) : lines.row(first + r); });
 }
 
+// The layouts of the two tiles of a product.
+template <class X_, class Y_>
+struct TilePair {
+  using X = X_;
+  using Y = Y_;
+};
+
 // s = x y^T: the warp's rows of one tile, starting at `row`, times kN * 8 rows of another tile.
-template <bool three, class X, class Y, int kM, int kN>
+template <bool three, class Tiles, int kM, int kN>
 __device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t y, int row, int lane) {
+  using X = typename Tiles::X;
+  using Y = typename Tiles::Y;
   // tf32x3: kPart fragments have partial sums that fit in registers beside the sums; kSpan is the number of terms of a
   // partial sum. It is small, because an error in a score is an error in its exponential and grows with the score.
   constexpr int kPart = three && kM * kN > 8 ? kN / 2 : kN, kSpan = three ? 32 : X::kColumns;

@@ -126,9 +126,20 @@ __device__ void admit_tiles(Accumulator (&s)[M][N], Accumulator (&o)[M][D], floa
     }
 }
 
-// o += p v. Fragments of v are loaded kAhead steps before the products that use them; `first` is the lane's address.
-template <class T, class Layout, int kAhead, int N, int D>
+// Tiles of v in shared memory, whose fragments are loaded `Ahead` steps before the products that use them.
+template <class T_, class Layout_, int Ahead>
+struct ValueTile {
+  using T = T_;
+  using Layout = Layout_;
+  static constexpr int kAhead = Ahead;
+};
+
+// o += p v; `first` is the lane's address in the tile.
+template <class Values, int N, int D>
 __device__ void add_values(Accumulator (&o)[D], const Accumulator (&s)[N], uint32_t first) {
+  using T = typename Values::T;
+  using Layout = typename Values::Layout;
+  constexpr int kAhead = Values::kAhead;
   constexpr int kPairs = D / 2, kSteps = N / 2 * kPairs;
   uint32_t values[kAhead][4];
   const auto load_v = [&](int step) {

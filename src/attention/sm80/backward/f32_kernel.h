@@ -210,7 +210,7 @@ struct BackwardF32 {
 
   // `opaque` hides the lane, so that addresses are computed where they are used instead of kept in registers.
   __device__ void dot(Accumulator (&s)[kN], uint32_t mine, uint32_t walked) const {
-    dot_rows<three, OwnTile, OtherTile, 1, kN>(s, mine, walked, warp * 16, opaque(lane));
+    dot_rows<three, TilePair<OwnTile, OtherTile>, 1, kN>(s, mine, walked, warp * 16, opaque(lane));
   }
   __device__ void add(Accumulator (&acc)[1][Dim / 8], const Accumulator (&w)[kN], uint32_t walked) const {
     add_rows<three, OtherTile, 1, kN>(acc, w, walked, opaque(lane));

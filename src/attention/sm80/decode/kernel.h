@@ -271,7 +271,7 @@ struct Decode {
   __device__ void admit(Accumulator (&s)[kKeys / 8], float scale) { admit_tile(s, o, ref, sum, scale, 8.f); }
   __device__ void accumulate(uint32_t shared, const Accumulator (&s)[kKeys / 8]) {
     constexpr int kAhead = kDim > 128 ? 3 : 4;
-    add_values<T, TileOfK, kAhead>(o, s, shared + TileOfK::offset(lane % 16, lane / 16 * 8));
+    add_values<ValueTile<T, TileOfK, kAhead>>(o, s, shared + TileOfK::offset(lane % 16, lane / 16 * 8));
   }
 
   __device__ void walk_keys() {

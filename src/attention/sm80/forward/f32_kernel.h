@@ -151,7 +151,7 @@ struct ForwardF32 {
       load(Role::v, v_shared, t);
       close_group();
       Accumulator s[kM * kN];
-      dot_rows<three, TileOfQ, TileOfK, kM, kN>(s, q_shared, k_shared, warp * kRowsOfWarp, lane);
+      dot_rows<three, TilePair<TileOfQ, TileOfK>, kM, kN>(s, q_shared, k_shared, warp * kRowsOfWarp, lane);
       hide(s, t);
       admit(s);
       if (p.has(Option::dropout)) drop(s, t);

@@ -69,7 +69,7 @@ struct Selected {
   }
   __device__ void admit(Accumulator (&s)[kTileK / 8]) { admit_tile(s, o, ref, sum, x.scale, kSelectedLazy); }
   __device__ void accumulate(const Accumulator (&s)[kTileK / 8], uint32_t v_shared) {
-    add_values<T, TileOfV, kAhead>(o, s, v_shared + TileOfV::offset(lane % 16, lane / 16 * 8));
+    add_values<ValueTile<T, TileOfV, kAhead>>(o, s, v_shared + TileOfV::offset(lane % 16, lane / 16 * 8));
   }
 
   __device__ void run() {

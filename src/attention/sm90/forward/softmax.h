@@ -59,14 +59,17 @@ __device__ inline void raise_max(const float (&top)[2], Rows& rows, float (&alph
 // Propagates NaN.
 __device__ inline float bounded(float weight) { return weight > kLargest ? kLargest : weight; }
 
-template <class T, int From, int To, bool Bounded = false, int N>
+struct ScoreRange { int from, to; };  // of a thread's scores: multiples of four
+
+template <class T, ScoreRange Range, bool Bounded = false, int N>
 __device__ void weights(const float (&s)[N], uint32_t (&p)[N / 2], const Rows& rows, float scale, float (&sum)[4]) {
+  constexpr int kFrom = Range.from, kTo = Range.to;
   const auto weight = [&](float x, int r) {
     const float w = sm80::exp2_fast(fmaf(x, scale, -rows.max[r]));
     return Bounded ? bounded(w) : w;
   };
 #pragma unroll
-  for (int n = From; n < To; n += 4) {
+  for (int n = kFrom; n < kTo; n += 4) {
     const float a = weight(s[n], 0), b = weight(s[n + 1], 0), c = weight(s[n + 2], 1), d = weight(s[n + 3], 1);
     p[n / 2] = sm80::pack<T>(a, b), p[n / 2 + 1] = sm80::pack<T>(c, d);
     sum[0] += a, sum[1] += b, sum[2] += c, sum[3] += d;
@@ -111,10 +114,10 @@ __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, f
     largest(s, top);
     raise_max(top, rows, alpha, scale);
   }
-  weights<T, 0, kHalf>(s, p, rows, scale, sum);
+  weights<T, ScoreRange{0, kHalf}>(s, p, rows, scale, sum);
   product_done();
   if (upper) {
-    weights<T, kHalf, N>(s, p, rows, scale, sum);
+    weights<T, ScoreRange{kHalf, N}>(s, p, rows, scale, sum);
   } else {
 #pragma unroll
     for (int n = kHalf / 2; n < N / 2; ++n) p[n] = 0;
@@ -125,7 +128,7 @@ __device__ void softmax(const float (&s)[N], uint32_t (&p)[N / 2], Rows& rows, f
     raise_max(top, rows, alpha, scale);
     rescale(o, alpha);  // by 1 if `fresh`: the maximum is the true one already, and O still belongs to other rows
     sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
-    weights<T, 0, N, true>(s, p, rows, scale, sum);
+    weights<T, ScoreRange{0, N}, true>(s, p, rows, scale, sum);
   }
   rows.sum[0] += sum[0] + sum[1], rows.sum[1] += sum[2] + sum[3];
 }
