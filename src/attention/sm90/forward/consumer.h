@@ -10,6 +10,10 @@
 
 namespace attune::sm90 {
 
+// Named barriers for ping-pong, one per consumer warpgroup from this number on, each for two warpgroups. Barrier 0 is
+// __syncthreads.
+inline constexpr int kPingPongBarrier = 1, kPingPongThreads = 256;
+
 template <class C>
 struct Consumer {
   using T = typename C::T;
@@ -209,10 +213,10 @@ struct Consumer {
   }
 
   __device__ void ping_pong_begin() const {
-    if (C::kPingPong) named_sync(1 + group, 256);
+    if (C::kPingPong) named_sync(kPingPongBarrier + group, kPingPongThreads);
   }
   __device__ void ping_pong_end() const {
-    if (C::kPingPong) named_arrive(1 + (group + 1) % C::kGroups, 256);
+    if (C::kPingPong) named_arrive(kPingPongBarrier + (group + 1) % C::kGroups, kPingPongThreads);
   }
   __device__ const QueryTile& tile(uint32_t n) const {
     return *reinterpret_cast<const QueryTile*>(__cvta_shared_to_generic(shared + C::kTiles + C::kTileBytes * (n % 4)));
@@ -378,7 +382,8 @@ struct Consumer {
     }
   }
   __device__ void run() {
-    if (C::kPingPong && group == C::kGroups - 1) named_arrive(1, 256);  // group 0 goes first
+    // Group 0 goes first.
+    if (C::kPingPong && group == C::kGroups - 1) named_arrive(kPingPongBarrier, kPingPongThreads);
     any_done = false;
     if constexpr (C::kBegins) {
       tiles = kNoTile, round = 1, fresh = false, j = first = 0, rows = {};  // slot 1 comes before slot 0

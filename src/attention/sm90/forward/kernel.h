@@ -15,6 +15,13 @@
 
 namespace attune::sm90 {
 
+// Threads of the producer warpgroup that have a role, each the first of its warp.
+struct WarpRole {
+  static constexpr unsigned kProducer = 0;        // loads k and v; with a list per warpgroup: k
+  static constexpr unsigned kTileScheduler = 32;  // takes query tiles and loads q
+  static constexpr unsigned kValueProducer = 64;  // with a list per warpgroup: loads v
+};
+
 template <class C>
 using OwnerOf = std::conditional_t<C::kLists == Lists::each, ListConsumer<C>,
                                    std::conditional_t<C::kOwnKeyTiles, BandConsumer<C>, Consumer<C>>>;
@@ -42,12 +49,12 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
   if (group == 0) {
     shrink_registers<C::kProducerRegisters>();
     if constexpr (C::kLists == Lists::each) {
-      if (threadIdx.x == 0) ListProducer<C>{x, shared}.template run<false>();
-      if (threadIdx.x == 64) ListProducer<C>{x, shared}.template run<true>();
+      if (threadIdx.x == WarpRole::kProducer) ListProducer<C>{x, shared}.template run<false>();
+      if (threadIdx.x == WarpRole::kValueProducer) ListProducer<C>{x, shared}.template run<true>();
     } else {
-      if (threadIdx.x == 0) Producer<C>{x, shared}.run();
+      if (threadIdx.x == WarpRole::kProducer) Producer<C>{x, shared}.run();
     }
-    if (threadIdx.x == 32) TileScheduler<C>{x, shared}.run();
+    if (threadIdx.x == WarpRole::kTileScheduler) TileScheduler<C>{x, shared}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
     OwnerOf<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};

@@ -67,11 +67,12 @@ struct SplitKv {
   int load_pass, load_key;
   uint32_t load_step;
 
-  // One thread of warp 0 loads k, one of warp 1 loads v, and one of warp 2 of the first warpgroup loads q. k has the
-  // first half of the slots and of their barriers, v the second.
-  __device__ bool loads(int who) const { return warp == who && lane == 0; }
-  __device__ uint32_t slot_of(int who, uint32_t n) const {
-    return (who * C::kGroups + group) * C::kStages + n % C::kStages;
+  // Warps of which one thread loads; q is loaded by the first warpgroup only. k has the first half of the slots and of
+  // their barriers, v the second.
+  static constexpr int kLoadsK = 0, kLoadsV = 1, kLoadsQ = 2;
+  __device__ bool loads(int role) const { return warp == role && lane == 0; }
+  __device__ uint32_t slot_of(int role, uint32_t n) const {
+    return (role * C::kGroups + group) * C::kStages + n % C::kStages;
   }
 
   // The n-th tile of a CTA: the longest first, then in reverse, so that a long one and a short one go together.
@@ -142,7 +143,7 @@ struct SplitKv {
       for (float& y : o) y = 0.f;
 #pragma unroll 1
     for (int j = first; j <= t.last; j += C::kGroups, ++step) {
-      const uint32_t k_slot = slot_of(0, step), v_slot = slot_of(1, step), parity = step / C::kStages & 1;
+      const uint32_t k_slot = slot_of(kLoadsK, step), v_slot = slot_of(kLoadsV, step), parity = step / C::kStages & 1;
       const uint32_t k = operand(shared + C::kK + k_slot * C::kBytesK, 0);
       const uint32_t v = operand(shared + C::kK + v_slot * C::kBytesK, C::kPanelK);
       wait(shared + C::kFull + 8 * k_slot, parity);
@@ -155,7 +156,7 @@ struct SplitKv {
       wait_products<0>();
       pin(s);
       if (lane == 0) arrive(shared + C::kEmpty + 8 * k_slot);
-      if (loads(0)) load_next();
+      if (loads(kLoadsK)) load_next();
       hide(t, j);
       float alpha[2];
       if (softmax_in_place<T>(s, p, rows, alpha, x.scale, j == first, [] {})) rescale(o, alpha);
@@ -168,7 +169,7 @@ struct SplitKv {
       wait_products<0>();
       pin(o);
       if (lane == 0) arrive(shared + C::kEmpty + 8 * v_slot);
-      if (loads(1)) load_next();
+      if (loads(kLoadsV)) load_next();
     }
   }
 
@@ -186,7 +187,7 @@ struct SplitKv {
       if (lane % 4 == 0) partials[group * 64 + row + 8 * r] = {rows.max[r], sum};
     }
     __syncthreads();
-    if (group == 0 && loads(2)) load_q(pass + 2);  // this tile's q is no longer read
+    if (group == 0 && loads(kLoadsQ)) load_q(pass + 2);  // this tile's q is no longer read
     float share[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -240,7 +241,7 @@ struct SplitKv {
 
   __device__ void run() {
     step = load_step = 0;
-    if (loads(0) || loads(1)) {
+    if (loads(kLoadsK) || loads(kLoadsV)) {
       prefetch_map(warp ? x.v : x.k);
       for (int n = 0; n < C::kStages; ++n)
         barrier_init(shared + C::kFull + 8 * slot_of(warp, n), 1),
@@ -249,7 +250,7 @@ struct SplitKv {
       sm80::wait_for_previous();
       load_pass = -1, load_key = 0, load.last = -1;
       for (int n = 0; n < C::kStages; ++n) load_next();
-    } else if (group == 0 && loads(2)) {
+    } else if (group == 0 && loads(kLoadsQ)) {
       prefetch_map(x.q);
       barrier_init(shared + C::kQFull, 1), barrier_init(shared + C::kQFull + 8, 1);
       barrier_init_done();
