@@ -10,7 +10,7 @@
 namespace attune::sm90 {
 namespace {
 
-constexpr int kUnits = 132;
+constexpr int kSms = 132;
 
 // Measured microseconds, one column per row of kTimeModels for this head dim.
 struct Timed { const char* line; double us[4]; };
@@ -65,7 +65,7 @@ constexpr Timed kTimed[] = {
     {"b8 h8 q128 k1024 d128 full", {24.2, 22.5}},
 };
 
-const TimeModel* quickest_of(const Problem& p) { return quickest(p, kUnits, true, true); }
+const TimeModel* quickest_of(const Problem& p) { return quickest(p, kSms, {.split_kv = true, .large = true}); }
 
 TEST(ForwardCost, the_chosen_kernel_is_within_a_tenth_of_the_quickest_that_was_timed) {
   for (const auto& [line, us] : kTimed) {
@@ -87,19 +87,19 @@ TEST(ForwardCost, the_chosen_kernel_is_within_a_tenth_of_the_quickest_that_was_t
 
 TEST(ForwardCost, a_wave_more_is_a_tile_more) {
   const TimeModel& four = kTimeModels[2];
-  const double one = time_of(problem("forward bf16 b1 h8 q1024 k1024 d64 full"), four, kUnits);   // 128 tiles
-  const double two = time_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"), four, kUnits);  // 192
+  const double one = time_of(problem("forward bf16 b1 h8 q1024 k1024 d64 full"), four, kSms);   // 128 tiles
+  const double two = time_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"), four, kSms);  // 192
   EXPECT_NEAR(two - one, four.cost.tile + 4 * four.cost.step, 1e-9);
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h12 q1024 k1024 d64 full"))->tile_q, 128);
 }
 
 TEST(ForwardCost, only_kernels_that_serve_a_problem_are_chosen) {
   const Problem shared = problem("forward bf16 b1 h8 q1024 k1024 d64 full");
-  EXPECT_EQ(quickest(shared, kUnits, true, true)->tile_q, kSplitKvRows);
-  EXPECT_EQ(quickest(shared, kUnits, false, true)->tile_q, 128);
+  EXPECT_EQ(quickest(shared, kSms, {.split_kv = true, .large = true})->tile_q, kSplitKvRows);
+  EXPECT_EQ(quickest(shared, kSms, {.split_kv = false, .large = true})->tile_q, 128);
   const Problem large = problem("forward bf16 b1 h12 q2048 k2048 d64 full");  // 132 tiles of 192, 192 of 128
-  EXPECT_EQ(quickest(large, kUnits, true, true)->tile_q, 192);
-  EXPECT_EQ(quickest(large, kUnits, true, false)->tile_q, 128);
+  EXPECT_EQ(quickest(large, kSms, {.split_kv = true, .large = true})->tile_q, 192);
+  EXPECT_EQ(quickest(large, kSms, {.split_kv = true, .large = false})->tile_q, 128);
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d80 full"))->dim, 96);
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d40/120 full"))->dim, 128);
   EXPECT_EQ(quickest_of(problem("forward bf16 b1 h8 q512 k512 d192 full")), nullptr);
@@ -119,11 +119,11 @@ TEST(ForwardCost, blocks_share_the_keys_of_few_tiles_where_that_was_quicker) {
       {16, 512, 8192, 256, 162.2, 114.2}};
   for (const Row& r : kRows) {
     const Problem p = problem(join("forward bf16 b1 h", r.heads, " q", r.queries, " k", r.keys, " d", r.dim, " full"));
-    const StreamK s = shared_by_all(p, 128, r.dim == 256 ? 64 : 128, r.dim, kUnits);
+    const StreamK s = stream_k_of_all(p, 128, r.dim == 256 ? 64 : 128, r.dim, kSms);
     EXPECT_EQ(s.steps, ceil_div(r.keys, r.dim == 256 ? 64 : 128)) << name(p);
-    EXPECT_LE(ceil_div(s.tiles * s.steps, s.share), kUnits) << name(p);
+    EXPECT_LE(ceil_div(s.tiles * s.steps, s.share), kSms) << name(p);
     EXPECT_LE(ceil_div(s.steps, s.share), std::max(16, r.dim / 8)) << name(p);
-    const bool pays = sharing_pays(p, s, r.dim, quickest_of(p), kUnits);
+    const bool pays = stream_k_pays(p, s, r.dim, quickest_of(p), kSms);
     EXPECT_LE(pays ? r.shared : r.other, 1.06 * std::min(r.shared, r.other)) << name(p);
   }
 }

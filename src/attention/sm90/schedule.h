@@ -25,27 +25,27 @@ inline int section_heads(double bytes, double most_bytes = kSectionBytes) {
 // length go head after head.
 constexpr double kSectionOfBackward = 16 << 20;
 constexpr int kSectionInOrder = 16;  // most heads in a deterministic order: the tiles of a head start together
-// Section size for `units` heads of `tiles` key tiles each. If a section has fewer tiles than there are SMs, several
-// sections run at once and share L2 anyway, and the longest tile of the last section starts late. So if there are few
-// tiles in all, all heads form one section, and the shortest tiles come last. The limit is lower if L2 holds a section
-// of nearly one tile per SM: on an H200, 2.9 tiles per SM gained 8 to 15 % as one section, 5.8 lost 2 to 5.
+// Section size for `heads_total` heads of `tiles` key tiles each. If a section has fewer tiles than there are SMs,
+// several sections run at once and share L2 anyway, and the longest tile of the last section starts late. So if there
+// are few tiles in all, all heads form one section, and the shortest tiles come last. The limit is lower if L2 holds a
+// section of nearly one tile per SM: on an H200, 2.9 tiles per SM gained 8 to 15 % as one section, 5.8 lost 2 to 5.
 constexpr double kMinTiles = 8, kMinTilesHeld = 3.5, kNearly = 0.9;
-inline int joined_section(double bytes, int64_t tiles, int units, int multiprocessors) {
+inline int joined_section(double bytes, int64_t tiles, int heads_total, int sms) {
   const int heads = section_heads(bytes, kSectionOfBackward);
-  const double filled = double(heads * tiles) / multiprocessors, all = double(tiles * units) / multiprocessors;
+  const double filled = double(heads * tiles) / sms, all = double(tiles * heads_total) / sms;
   const bool held = heads * bytes <= kSectionOfBackward && filled >= kNearly;
-  return filled < 1 && all <= (held ? kMinTilesHeld : kMinTiles) ? std::max(units, heads) : heads;
+  return filled < 1 && all <= (held ? kMinTilesHeld : kMinTiles) ? std::max(heads_total, heads) : heads;
 }
 struct KeyOrder { bool alike, in_order; };
-inline int section_of(KeyOrder by, double bytes, int64_t tiles, int units, int multiprocessors) {
+inline int section_of(KeyOrder by, double bytes, int64_t tiles, int heads_total, int sms) {
   if (by.alike && !by.in_order) return 1;
   if (by.in_order) return std::min(kSectionInOrder, section_heads(bytes));
-  return joined_section(bytes, tiles, units, multiprocessors);
+  return joined_section(bytes, tiles, heads_total, sms);
 }
 // Section size for head splits of a GQA group, run by persistent CTAs: as many heads as run at once or as L2 holds,
 // whichever is more.
-inline int section_of_parts(double bytes, int64_t tiles, int multiprocessors) {
-  return std::max(section_heads(bytes, kSectionOfBackward), int(multiprocessors / std::max<int64_t>(tiles, 1)));
+inline int section_of_parts(double bytes, int64_t tiles, int sms) {
+  return std::max(section_heads(bytes, kSectionOfBackward), int(sms / std::max<int64_t>(tiles, 1)));
 }
 // Persistent backward: CTAs stay resident and take key tiles from a counter. That saves most of a tile's prologue and
 // epilogue and costs a little in every step. So the limit is the mean number of rows that see a key, summed over the
@@ -58,10 +58,10 @@ struct KeyWalk {
   int64_t tiles = 0;  // key tiles of all heads
   bool transposed = false, prepares = false, in_order = false, pieced = false, narrow = false;  // narrow: d64
 };
-inline bool may_persist(KeyWalk w, int multiprocessors) {
+inline bool may_persist(KeyWalk w, int sms) {
   const bool longer = w.in_order ? w.narrow : w.transposed || w.prepares;
   const double most = longer ? kPersistentRowsLonger : w.in_order ? kPersistentRowsDeterministic : kPersistentRows;
-  return w.tiles > multiprocessors ? w.rows <= most : w.pieced;
+  return w.tiles > sms ? w.rows <= most : w.pieced;
 }
 // Tiles come in waves, and the last wave is partly empty. With a diagonal the first tiles are long, and others wait for
 // them. Such tiles are divided into query splits (pieces), whose numbers of query tiles differ by at most one. The
@@ -80,11 +80,11 @@ inline double steps_of_sums(const KeySteps& w, int pieces, int64_t divided) {
 }
 
 // Tiles with equally many query tiles: those after the last full wave are divided.
-inline int64_t behind_waves(const KeySteps& w, int multiprocessors) { return w.tiles * w.units % multiprocessors; }
-inline int pieces_alike(const KeySteps& w, int query_tiles, int multiprocessors) {
-  const auto waves = [=](int64_t works) { return double((works + multiprocessors - 1) / multiprocessors); };
+inline int64_t behind_waves(const KeySteps& w, int sms) { return w.tiles * w.units % sms; }
+inline int pieces_alike(const KeySteps& w, int query_tiles, int sms) {
+  const auto waves = [=](int64_t works) { return double((works + sms - 1) / sms); };
   const auto steps = [=](int n) { return double((query_tiles + n - 1) / n * w.group) + kStepsOfTile; };
-  const int64_t rest = behind_waves(w, multiprocessors), most = kPiecesOfBlock * int64_t(multiprocessors);
+  const int64_t rest = behind_waves(w, sms), most = kPiecesOfBlock * int64_t(sms);
   const double all = waves(w.tiles * w.units) * steps(1), part = w.narrow ? kPartSavedNarrow : kPartSaved;
   double least = steps(1) - std::max(kStepsSaved, all * part);
   int best = 1;
@@ -105,19 +105,19 @@ int64_t longer_than_pieces(const KeySteps& w, QueryTiles query_tiles, int pieces
   return n * w.units;
 }
 template <class QueryTiles>
-int pieces_by_length(const KeySteps& w, QueryTiles query_tiles, int multiprocessors) {
+int pieces_by_length(const KeySteps& w, QueryTiles query_tiles, int sms) {
   const int first = query_tiles(0);
   double all = 0;
   for (int64_t n = 0; n < w.tiles; ++n) all += query_tiles(n) * w.group + kStepsOfTile;
   const auto time = [&](double longest, double more) {
-    return std::max(longest * w.group + kStepsOfTile, (all * double(w.units) + more) / multiprocessors);
+    return std::max(longest * w.group + kStepsOfTile, (all * double(w.units) + more) / sms);
   };
   const double whole = time(first, 0);
   double least = whole - std::max(kStepsSaved, whole * kPartSavedByLength);
   int best = 1;
   for (int n = 2; n <= std::min(kMostPieces, first); ++n) {
     const int64_t divided = longer_than_pieces(w, query_tiles, n), next = divided / w.units;
-    if (divided * n > kPiecesOfBlock * int64_t(multiprocessors)) break;
+    if (divided * n > kPiecesOfBlock * int64_t(sms)) break;
     const int longest = std::max((first + n - 1) / n, next < w.tiles ? query_tiles(next) : 0);
     const double with_pieces = time(longest, kStepsOfTile * double(divided * (n - 1))) + steps_of_sums(w, n, divided);
     if (with_pieces < least) least = with_pieces, best = n;
@@ -130,8 +130,8 @@ constexpr double kRowsOfPreparing = 768;
 // Heads that are prepared before the launch, for heads of `tiles` key tiles in sections of `section`. These are the
 // heads of each CTA's first tile, which does not wait for preparation, and about as many again, to cover the start of
 // the others.
-inline int64_t heads_before(int section, int64_t tiles, int multiprocessors) {
-  return std::max<int64_t>(2 * section, 2 * multiprocessors / std::max<int64_t>(tiles, 1) + 2);
+inline int64_t heads_before(int section, int64_t tiles, int sms) {
+  return std::max<int64_t>(2 * section, 2 * sms / std::max<int64_t>(tiles, 1) + 2);
 }
 
 }  // namespace attune::sm90

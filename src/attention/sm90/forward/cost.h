@@ -46,16 +46,16 @@ inline constexpr TimeModel kTimeModels[] = {
 // Packed GQA: number of heads of a GQA group whose few queries share a tile of sm90/forward/kernel.h. The rows per head
 // are a power of two, at least 16, as many as a warp stores. A tile never mixes heads of different keys. Returns 1
 // unless packing takes fewer waves.
-inline int packed_heads(const Problem& p, int rows, int tile_q, int units) {
+inline int packed_heads(const Problem& p, int rows, int tile_q, int sms) {
   const int group = p.heads_q / p.heads_kv;
   int heads = tile_q == 128 ? group & -group : 1;  // the largest power of two that divides it
   while (heads > 1 && (tile_q / heads < 16 || tile_q / heads < rows)) heads /= 2;
   const int64_t tiles = int64_t(p.batch) * p.heads_q * ceil_div(rows, tile_q);
-  return ceil_div(tiles / heads, units) < ceil_div(tiles, units) ? heads : 1;
+  return ceil_div(tiles / heads, sms) < ceil_div(tiles, sms) ? heads : 1;
 }
 
 // Simulates CTAs that take the longest remaining tile as soon as they are free.
-inline double time_of(const Problem& p, const TimeModel& way, int units) {
+inline double time_of(const Problem& p, const TimeModel& way, int sms) {
   const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 0, 0), p.len_k, way.tile_k};
   std::vector<int> steps;  // of the tiles of a head
   for (int row = 0; row < p.len_q; row += way.tile_q) {
@@ -63,15 +63,15 @@ inline double time_of(const Problem& p, const TimeModel& way, int units) {
     steps.push_back(std::max(1, int(ceil_div(tiles, way.splits))));
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
-  const int heads = p.batch * p.heads_q / packed_heads(p, p.len_q, way.tile_q, units);
+  const int heads = p.batch * p.heads_q / packed_heads(p, p.len_q, way.tile_q, sms);
   const int64_t tiles = int64_t(steps.size()) * heads;
-  const Cost& cost = way.blocks_per_sm > 1 && tiles > units ? way.crowded : way.cost;
+  const Cost& cost = way.blocks_per_sm > 1 && tiles > sms ? way.crowded : way.cost;
   struct Block {
     double end;
     int steps;
     bool operator>(const Block& other) const { return end > other.end; }
   };
-  std::vector<Block> idle(size_t(std::min<int64_t>(tiles, int64_t(units) * way.blocks_per_sm)));
+  std::vector<Block> idle(size_t(std::min<int64_t>(tiles, int64_t(sms) * way.blocks_per_sm)));
   std::priority_queue<Block, std::vector<Block>, std::greater<>> blocks(std::greater<>(), std::move(idle));
   Block last{};
   for (const int n : steps)
@@ -84,34 +84,39 @@ inline double time_of(const Problem& p, const TimeModel& way, int units) {
   return start + last.end + cost.cold * std::min(last.steps, kColdSteps);
 }
 
-// The fastest kernel for a problem. `shared`: sm90/forward/split_kv.h serves it. `large`: tiles of 192 queries serve
-// it; with an edge in the band they lose what they gain unless there are many keys. Returns null if none was timed.
-inline const TimeModel* quickest(const Problem& p, int units, bool shared, bool large) {
+// The kernels beside those with tiles of 128 queries that serve a problem.
+struct Candidates {
+  bool split_kv;  // sm90/forward/split_kv.h
+  bool large;     // tiles of 192 queries; with an edge in the band they lose what they gain unless there are many keys
+};
+
+// The fastest kernel for a problem; null if none was timed.
+inline const TimeModel* quickest(const Problem& p, int sms, Candidates candidates) {
   const int dim = std::max(p.dim_qk, p.dim_v);
   if (int64_t(p.batch) * p.heads_q * ceil_div(p.len_q, kSplitKvRows) > kTimedTiles) return nullptr;
   const TimeModel* best = nullptr;
   double least = 0;
   for (const TimeModel& way : kTimeModels) {
     if (way.dim < dim || (best && way.dim != best->dim)) continue;
-    if (way.tile_q == kSplitKvRows && !shared) continue;
-    if (way.tile_q == 192 && (!large || (p.mask.kind != MaskKind::full && p.len_k < 2048))) continue;
-    const double time = time_of(p, way, units);
+    if (way.tile_q == kSplitKvRows && !candidates.split_kv) continue;
+    if (way.tile_q == 192 && (!candidates.large || (p.mask.kind != MaskKind::full && p.len_k < 2048))) continue;
+    const double time = time_of(p, way, sms);
     if (!best || time < least) best = &way, least = time;
   }
   return best;
 }
 
-// If there are fewer tiles of 128 queries than SMs, CTAs may share the keys of all tiles (tile/stream_k.h), in parts
-// that another kernel adds.
-struct SharedCost {
+// If there are fewer tiles of 128 queries than SMs, CTAs may share the keys of all tiles (tile/stream_k.h), in splits
+// that another kernel combines.
+struct StreamKCost {
   int dim;                          // head dim of the kernel
   double alone, alone_step;         // the same kernel with one CTA per tile
-  double start, step, part, tile;   // per launch; per step of a CTA; per part of a tile; per tile
+  double start, step, split, tile;  // per launch; per step of a CTA; per split of a tile; per tile
 };
 // Fitted likewise, to 110, 142 and 131 problems of 1 ... 100 tiles and 1024 ... 32768 keys, all with a full mask.
-inline constexpr SharedCost kSharedCosts[] = {{64, 7.5, 0.96, 12.2, 1.07, 0.28, 0.02},
-                                              {128, 10.3, 1.32, 11.4, 1.69, 0.52, 0.08},
-                                              {256, 10.6, 1.16, 18.2, 1.51, 0.35, 0}};
+inline constexpr StreamKCost kStreamKCosts[] = {{64, 7.5, 0.96, 12.2, 1.07, 0.28, 0.02},
+                                                {128, 10.3, 1.32, 11.4, 1.69, 0.52, 0.08},
+                                                {256, 10.6, 1.16, 18.2, 1.51, 0.35, 0}};
 
 // Key tiles of the query tile that sees the most, or one more.
 inline int64_t most_steps(const Problem& p, int tile_q, int tile_k) {
@@ -121,12 +126,12 @@ inline int64_t most_steps(const Problem& p, int tile_q, int tile_k) {
   return std::max<int64_t>(1, std::min(all, some));
 }
 
-// A tile has at most as many parts as an eighth of its columns, or 16: more take longer to add than they save. With a
+// A tile has at most as many splits as an eighth of its columns, or 16: more take longer to add than they save. With a
 // band every tile is charged and divided like the one that sees the most.
-inline StreamK shared_by_all(const Problem& p, int tile_q, int tile_k, int dim, int units) {
+inline StreamK stream_k_of_all(const Problem& p, int tile_q, int tile_k, int dim, int sms) {
   const int64_t steps = most_steps(p, tile_q, tile_k);
   const int64_t tiles = ceil_div(p.len_q, tile_q) * p.batch * p.heads_q;
-  const int64_t share = std::max(ceil_div(tiles * steps, units), ceil_div(steps, std::max(16, dim / 8)));
+  const int64_t share = std::max(ceil_div(tiles * steps, sms), ceil_div(steps, std::max(16, dim / 8)));
   return {int(tiles), int(share), int(steps)};
 }
 
@@ -140,11 +145,11 @@ inline double next_link_time(const Problem& p, int dim) {
 }
 
 // True if stream-K is faster than `way`, or than one CTA per tile if none was timed.
-inline bool sharing_pays(const Problem& p, const StreamK& s, int dim, const TimeModel* way, int units) {
-  for (const SharedCost& cost : kSharedCosts)
+inline bool stream_k_pays(const Problem& p, const StreamK& s, int dim, const TimeModel* way, int sms) {
+  for (const StreamKCost& cost : kStreamKCosts)
     if (cost.dim == dim) {
-      const double other = way ? time_of(p, *way, units) : cost.alone + cost.alone_step * s.steps;
-      return cost.start + cost.step * s.share + cost.part * double(ceil_div(s.steps, s.share)) + cost.tile * s.tiles <
+      const double other = way ? time_of(p, *way, sms) : cost.alone + cost.alone_step * s.steps;
+      return cost.start + cost.step * s.share + cost.split * double(ceil_div(s.steps, s.share)) + cost.tile * s.tiles <
              other;
     }
   return false;
