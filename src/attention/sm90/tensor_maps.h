@@ -2,6 +2,7 @@
 #pragma once
 #include <initializer_list>
 
+#include "core/check.h"
 #include "core/problem.h"
 #include "machine/cuda/tensor_map.h"
 
