@@ -70,7 +70,7 @@ TEST_F(CudaChain, later_gpus_take_what_ampere_takes) {
       const Backend* b = find_backend(who);
       if (!b) continue;  // not built for Hopper
       EXPECT_EQ(b->supports(problem("forward bf16 b8 h16 q2048 k2048 d128 causal"), later).message,
-                join(who, ": needs a GPU of arch 90, a later GPU is ", arch));
+                join(who, ": requires sm_90, but a later GPU is sm_", arch));
     }
   }
 }

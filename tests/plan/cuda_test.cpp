@@ -234,6 +234,36 @@ TEST_F(Sm90Forward, lists_of_smaller_blocks_and_lists_with_options_have_key_tile
     EXPECT_EQ(tile(blocks), 64) << blocks;
 }
 
+TEST_F(Sm90Forward, a_plan_says_in_words_how_tiles_are_found) {
+  const auto words = [](std::string_view line) {
+    const Plan plan = planned(line);
+    return plan.backend->describe(plan);
+  };
+  const struct { const char *line, *words; } cases[] = {
+      {"forward bf16 b8 h16 q2048 k2048 d128 causal",
+       "kernel d128, 128 x 128 tiles, 2 warpgroups, persistent; longest tiles first"},
+      {"forward bf16 b8 h16 q2048 k2048 d192/128 full",
+       "kernel d192/128, 128 x 128 tiles, 2 warpgroups, persistent; tiles from a counter"},
+      {"forward bf16 b32 h16 q512 k512 d128 full softcap",
+       "kernel d128 with options, 128 x 128 tiles, 2 warpgroups, persistent; static tiles"},
+      {"forward bf16 b1 h11 q2048 k8192 d128 full",
+       "kernel d128, 128 x 128 tiles, 2 warpgroups, persistent; stream-K over the last 44 of 176 tiles"},
+      {"forward bf16 b1 h2 q128 k8192 d128 full",
+       "kernel d128, 128 x 128 tiles, 2 warpgroups, persistent; stream-K over all 2 tiles"},
+      {"forward bf16 b8 h32/8 q32 k4096 d128 full",
+       "kernel d128, 128 x 128 tiles, 2 warpgroups, persistent; tiles from a counter, 4 heads of a GQA group per tile"},
+      {"forward bf16 b16 h16 q8192 k8192 d128 causal ragged",
+       "kernel d128, 128 x 128 tiles, 2 warpgroups, persistent; tile table, longest tiles first"},
+      {"forward bf16 b1 h16 q16384 k16384 d128 full blocks64x64x99999 softcap",
+       "kernel d128 with block lists and options, 128 x 64 tiles, 2 warpgroups, persistent; tile table, longest tiles "
+       "first"},
+      {"forward bf16/bf16/f32 b1 h2 q512 k4096 d128 causal",
+       "split-KV kernel, 2 warpgroups share the keys; calls that it does not serve: kernel d128, 128 x 128 tiles, 2 "
+       "warpgroups, persistent; longest tiles first"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(words(c.line), c.words) << c.line;
+}
+
 // The refusal of shape, unless the backend is forced: the next backend is faster, or a limit is exceeded.
 TEST_F(Sm90Forward, leaves_what_is_too_few_and_too_many_to_the_next_link_and_says_so) {
   const auto says = [](std::string_view line, std::string_view forced = "") {
@@ -243,13 +273,14 @@ TEST_F(Sm90Forward, leaves_what_is_too_few_and_too_many_to_the_next_link_and_say
   };
   const struct { const char *line, *says; bool always = false; } cases[] = {
       {"forward bf16 b1 h8 q1024 k1024 d128 causal softcap",
-       "64 tiles of queries leave most of 132 multiprocessors idle, and keys are not split"},
+       "64 query tiles leave most of 132 SMs idle, and their keys cannot be split here"},
       {"forward bf16/bf16/f32 b1 h2 q512 k16384 d64 full",
-       "keys of 8 tiles of queries are not split, and 16384 are many"},
-      {"forward bf16 b32 h8 q64 k64 d64 full", "64 queries are few, and a tile has 128"},
-      {"forward bf16 b200000 h128 q128 k128 d64 full", "25600000 tiles of queries are over 2^24 - 1", true},
-      {"forward bf16 b1 h1 q268435457 k64 d64 full", "lengths are at most 2^28", true},
-      {"forward bf16 b1 h1 q64 k268435457 d64 full", "lengths are at most 2^28", true},
+       "8 query tiles over 16384 keys cannot be split here; sm80_forward is estimated to be faster"},
+      {"forward bf16 b32 h8 q64 k64 d64 full",
+       "64 rows per KV head do not fill a tile of 128; sm80_forward is faster"},
+      {"forward bf16 b200000 h128 q128 k128 d64 full", "25600000 query tiles are over 2^24 - 1", true},
+      {"forward bf16 b1 h1 q268435457 k64 d64 full", "length 268435457 is over 2^28", true},
+      {"forward bf16 b1 h1 q64 k268435457 d64 full", "length 268435457 is over 2^28", true},
   };
   for (const auto& c : cases) {
     EXPECT_EQ(says(c.line), join("sm90_forward: ", c.says)) << c.line;
@@ -259,15 +290,16 @@ TEST_F(Sm90Forward, leaves_what_is_too_few_and_too_many_to_the_next_link_and_say
 
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full", "a100"),
-            "sm90_forward: needs a GPU of arch 90, NVIDIA A100 is 80");
+            "sm90_forward: requires sm_90, but NVIDIA A100 is sm_80");
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full"), "sm90_forward: computes a forward, not a backward");
-  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full append"), "sm90_forward: does not serve the option append");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full append"), "sm90_forward: does not support the option append");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full bias.f64"),
             "sm90_forward: bias dtype f64 is not one of f32, f16, bf16");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal@absolute alibi dropout"), "");
-  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full paged16"), "sm90_forward: keys are linear or ragged, not paged");
+  EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full paged16"),
+            "sm90_forward: keys are paged; they must be linear or ragged");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks32x128x1"),
-            "sm90_forward: blocks of a list have 64 or 128 queries and keys, not 32 x 128");
+            "sm90_forward: blocks of a list are 32 x 128; they must have 64 or 128 queries and keys");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full blocks64x128x1"), "");
   EXPECT_EQ(answer("forward bf16/bf16/f32 b1 h1 q8 k8 d64 full blocks128x128x1"), "");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 causal/16+31"),
@@ -275,8 +307,9 @@ TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(answer("forward f32 b1 h1 q8 k8 d64 full"), "sm90_forward: dtype f32 is not one of f16, bf16");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d68 full"), "sm90_forward: dim 68 is not a multiple of 8 up to 256");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full repro=batch"),
-            "sm90_forward: does not promise a row's bits whatever the batch");
-  EXPECT_EQ(answer("forward bf16/f16/bf16 b1 h1 q8 k8 d64 full"), "sm90_forward: q is bf16 and kv is f16");
+            "sm90_forward: does not support repro=batch: bits may depend on the batch");
+  EXPECT_EQ(answer("forward bf16/f16/bf16 b1 h1 q8 k8 d64 full"),
+            "sm90_forward: q is bf16 and kv is f16; both must be the same");
   EXPECT_EQ(answer("forward bf16/bf16/f16 b1 h1 q8 k8 d64 full"),
             "sm90_forward: out dtype f16 is neither bf16 nor f32");
 }

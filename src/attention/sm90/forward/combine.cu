@@ -2,7 +2,7 @@
 
 #include "attention/sm90/forward/softmax.h"
 #include "core/softmax.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "machine/sm80/mma.h"
 #include "machine/sm80/dependent_launch.h"
 
@@ -69,19 +69,15 @@ __global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ Co
 
 }  // namespace
 
-Status join_parts(std::string_view who, const Problem& p, const CombineParams& x, int device, Stream stream) {
+Status combine_partials(const cuda::Launcher& launch, DType dtype, const CombineParams& x) {
   static constinit cuda::SharedMemoryOptIn ready[2];
-  const bool bf16 = p.dtype.q == DType::bf16;
-  return cuda::launch({.who = who,
-                       .kernel = bf16 ? reinterpret_cast<const void*>(combine_kernel<Bf16>)
-                                      : reinterpret_cast<const void*>(combine_kernel<F16>),
-                       .ready = &ready[bf16],
-                       .blocks = int64_t(x.stream_k.tiles) * (x.dim / (8 * kMatrices)),
-                       .threads = x.warps * 32,
-                       .device = device,
-                       .stream = stream,
-                       .early = true},
-                      p, &x);
+  const bool bf16 = dtype == DType::bf16;
+  return launch({.kernel = bf16 ? cuda::address(combine_kernel<Bf16>) : cuda::address(combine_kernel<F16>),
+                 .ready = &ready[bf16],
+                 .blocks = int64_t(x.stream_k.tiles) * (x.dim / (8 * kMatrices)),
+                 .threads = x.warps * 32,
+                 .early = true},
+                x);
 }
 
 }  // namespace attune::sm90

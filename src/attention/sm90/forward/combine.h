@@ -4,8 +4,12 @@
 #include <vector_types.h>
 
 #include "attention/tile/stream_k.h"
+#include "core/status.h"
 #include "core/tensor.h"
-#include "plan/backend.h"
+
+namespace attune::cuda {
+class Launcher;
+}
 
 namespace attune::sm90 {
 
@@ -25,6 +29,7 @@ struct CombineParams {
   Strides lse_stride;
 };
 
-Status join_parts(std::string_view who, const Problem&, const CombineParams&, int device, Stream);
+// Writes out and lse of the stream-K query tiles; out has this dtype.
+Status combine_partials(const cuda::Launcher&, DType, const CombineParams&);
 
 }  // namespace attune::sm90

@@ -1,7 +1,7 @@
 #include "attention/sm90/forward/tile_table.h"
 
 #include "attention/gpu/sort_by_length.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "machine/sm80/dependent_launch.h"
 
 namespace attune::sm90 {
@@ -81,28 +81,21 @@ __global__ void __launch_bounds__(kThreads) list_table_kernel(const __grid_const
       [&](int place, const QueryTile& t) { x.table[x.ahead + place] = t; });
 }
 
-Status launch_table(std::string_view who, const void* kernel, cuda::SharedMemoryOptIn& ready, const Problem& p,
-                    const void* params, int device, Stream stream) {
-  return cuda::launch({.who = who,
-                       .kernel = kernel,
-                       .ready = &ready,
-                       .blocks = 1,
-                       .threads = kThreads,
-                       .device = device,
-                       .stream = stream},
-                      p, params);
-}
-
 }  // namespace
 
-Status make_table(std::string_view who, const TableParams& x, int device, Stream stream) {
+Status make_table(const cuda::Launcher& launch, const TableParams& x) {
   static constinit cuda::SharedMemoryOptIn ready;
-  return launch_table(who, reinterpret_cast<const void*>(table_kernel), ready, x.problem, &x, device, stream);
+  return launch({.kernel = cuda::address(table_kernel), .ready = &ready, .blocks = 1, .threads = kThreads}, x);
 }
 
-Status make_table(std::string_view who, const Problem& p, const ListTableParams& x, int device, Stream stream) {
+Status make_table(std::string_view who, const TableParams& x, int device, Stream stream) {
+  const cuda::Launcher launch(who, x.problem, device, stream);
+  return launch.status.ok() ? make_table(launch, x) : launch.status;
+}
+
+Status make_table(const cuda::Launcher& launch, const ListTableParams& x) {
   static constinit cuda::SharedMemoryOptIn ready;
-  return launch_table(who, reinterpret_cast<const void*>(list_table_kernel), ready, p, &x, device, stream);
+  return launch({.kernel = cuda::address(list_table_kernel), .ready = &ready, .blocks = 1, .threads = kThreads}, x);
 }
 
 }  // namespace attune::sm90

@@ -5,6 +5,10 @@
 #include "attention/sm90/forward/config.h"
 #include "plan/backend.h"
 
+namespace attune::cuda {
+class Launcher;
+}
+
 namespace attune::sm90 {
 
 struct TileTable {
@@ -24,7 +28,8 @@ inline int64_t table_bound(const Problem& p, int tile_q) {
   return p.batch * ceil_div(p.len_q, tile_q) * (p.mask.blocks.q ? p.heads_q : 1);
 }
 
-Status make_table(std::string_view who, const TableParams&, int device, Stream);
+Status make_table(const cuda::Launcher&, const TableParams&);
+Status make_table(std::string_view who, const TableParams&, int device, Stream);  // without a launcher
 
 // The same if only the block lists are in tensors.
 struct ListTableParams {
@@ -33,6 +38,6 @@ struct ListTableParams {
   int* count;  // number of tiles
   int ahead;   // the first `ahead` tiles are left out: CTAs find them on their own
 };
-Status make_table(std::string_view who, const Problem&, const ListTableParams&, int device, Stream);
+Status make_table(const cuda::Launcher&, const ListTableParams&);
 
 }  // namespace attune::sm90
