@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # The performance targets (bars) of the library on an H200, by name. Runs the measurement of each bar in one process
-# with its peers, and prints the result next to the target. docs/notes/bars.md has the latest figures.
+# with its peers, and prints the result next to the target. docs/notes/bars.md has what was reached; published results
+# come from scripts/results.py.
 #   bars.py BUILD NAME...            measures; exit code 1 if a bar is missed
 #   bars.py BUILD NAME... -- WORDS   the same with other words for `attune bench`: --no-check --max-seconds 0.3 --hot 0
 #                                    (--out FILE keeps the records there)
