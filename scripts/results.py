@@ -13,7 +13,8 @@ and FlashAttention-3 if `flash_attn_interface` can be imported. Without PyTorch 
 
 A stored record is a record of tool/record/record.h without samples, kernels and details of the machine, plus `suite`,
 `command` and the number of `samples`. `add` replaces earlier records of the same machine and suite. It refuses records
-of an unknown commit or of uncommitted changes, and runs that failed. `attune report` reads these files, too."""
+of an unknown commit or of uncommitted changes, interrupted runs, and backends of attune that failed; a peer that failed
+is shown with its reason. `attune report` reads these files, too."""
 import importlib.util
 import json
 import math
@@ -114,7 +115,8 @@ def refusal(record):
     source = record["provenance"]
     if source["commit"] in ("", "unknown") or source["dirty"]:
         return f"commit {source['commit'] or 'unknown'}{'-dirty' * source['dirty']} given; build from a clean commit"
-    if record["status"] not in ("ok", "unsupported", "oom"):
+    bad = ("interrupted",) if is_peer(record["subject"]) else ("interrupted", "failed", "refused")
+    if record["status"] in bad:
         return f"{record['subject']}, {record['problem']}: {record['status']}: {record['message']}"
     return None
 

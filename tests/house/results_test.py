@@ -136,6 +136,16 @@ class Results(unittest.TestCase):
         self.add([json.loads(line) for path in stored.glob("*.jsonl") for line in path.read_text().splitlines()])
         self.assertEqual(self.text("docs/results/h200.md"), page)
 
+    def test_a_peer_that_failed_is_shown_with_its_reason(self):
+        failed = {"status": "failed", "message": "fa3: it broke"}
+        self.add([r | failed if r["subject"] == "fa3" else r for r in self.records])
+        page = self.text("docs/results/h200.md")
+        self.assertIn("- `fa3` at 2 problems, from `forward bf16 b8 h16 q2048 k2048 d128 causal` on: failed: fa3: it",
+                      page)
+        self.assertIn("| 200.0 | 240.0 | – | 1.200 [1.193, 1.207] | FASTER |", page)
+        with self.assertRaisesRegex(SystemExit, "fa3, .*: interrupted: "):
+            self.add([r | {"status": "interrupted"} for r in self.records if r["subject"] == "fa3"])
+
     def test_new_records_replace_their_suite_alone(self):
         self.add(self.records)
         self.add([r | {"aa_spread": 0.009} for r in self.records if r["suite"] == "decode"])
