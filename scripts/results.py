@@ -40,8 +40,8 @@ SUITES = {  # words for `attune bench`, and the peers by preference
 }
 USUAL = ("forward", "backward", "decode")
 KEPT = ("attune_record", "status", "message", "problem", "pattern", "subject", "run", "device", "mode", "rest_s",
-        "heat_s", "layout", "distribution", "threads", "median_ns", "interval_ns", "mhz", "flops", "bytes", "gflops", "gbs",
-        "ceiling_gflops", "copy_gbs", "baseline", "ratio", "aa_spread", "verdict", "suite", "command", "samples")
+        "heat_s", "layout", "distribution", "threads", "median_ns", "interval_ns", "mhz", "flops", "bytes", "gflops",
+        "gbs", "ceiling_gflops", "copy_gbs", "baseline", "ratio", "aa_spread", "verdict", "suite", "command", "samples")
 KEPT_PARITY = ("verdict", "error")
 KEPT_PROVENANCE = ("time", "commit", "dirty", "cpu", "peers", "gpu", "gpu_driver", "cuda", "gpu_power_limit_w",
                    "clocks", "binary")
