@@ -157,7 +157,7 @@ int finish(void* self, void* ticket, double seconds, void*) {
       if (t.pieces[n].receive && MPI_Get_count(&t.statuses[n], MPI_BYTE, &bytes) == MPI_SUCCESS &&
           size_t(bytes) != t.pieces[n].bytes) {
         withdraw(t);
-        return said(me, peer + " sent " + std::to_string(bytes) + " bytes, and " + std::to_string(t.pieces[n].bytes) +
+        return said(me, peer + " sent " + std::to_string(bytes) + " bytes, but " + std::to_string(t.pieces[n].bytes) +
                             " were expected");
       }
     }
@@ -165,10 +165,10 @@ int finish(void* self, void* ticket, double seconds, void*) {
     const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
     if (waited > seconds) {
       withdraw(t);
-      if (!t.posted) return said(me, "not all ranks of the group came" + within(seconds));
+      if (!t.posted) return said(me, "not all ranks joined" + within(seconds));
       const Transfer& p = t.pieces[waiting];
       const std::string peer = "rank " + std::to_string(p.peer);
-      return said(me, (p.receive ? "nothing came from " + peer : peer + " took nothing") + within(seconds));
+      return said(me, peer + (p.receive ? " sent nothing" : " received nothing") + within(seconds));
     }
     // Ranks that share a core must let each other run.
     if (waited > 1e-3) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -227,10 +227,10 @@ extern "C" __attribute__((visibility("default"))) int attune_mpi_open(size_t siz
     why[room - 1] = 0;
     return 1;
   };
-  if (size != sizeof(Transport)) return no("libattune_mpi is of another version");
+  if (size != sizeof(Transport)) return no("libattune_mpi belongs to another version of attune");
   int started = 0, ended = 0;
   MPI_Finalized(&ended);
-  if (ended) return no("MPI was ended before");
+  if (ended) return no("MPI is already finalized");
   auto me = std::make_unique<Rank>();
   MPI_Initialized(&started);
   if (!started) {

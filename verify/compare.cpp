@@ -34,7 +34,7 @@ struct Scratch {
 
 Status run_reference(const Problem& p, const Args& args) {
   const Backend* reference = find_backend("reference");
-  if (!reference) return Status::no("parity: this build has no reference");
+  if (!reference) return Status::unsupported("parity: this build has no reference");
   Plan plan;
   if (Status s = plan_on(*reference, p, Device{}, plan); !s.ok()) return s;
   return reference->run(plan, args, {}, nullptr);
@@ -66,8 +66,8 @@ std::string misplaced(Role r, const std::vector<char>& wanted, const Owned& got)
     if (here != got.untouched(b, s, h, d) || !why.empty()) return;
     const bool cache = r == Role::k || r == Role::v;
     why = join(name(r), place(b, s, h, d), here    ? " is not written"
-                                           : cache ? " is written, and is not a new row"
-                                                   : " is written, and belongs to no query");
+                                           : cache ? " is written, but is not a new row"
+                                                   : " is written, but does not belong to a query");
   });
   return why;
 }
@@ -119,7 +119,7 @@ Status plan_on(const Backend& b, const Problem& p, const Device& d, Plan& out) {
 
 Status golden_supports(const Problem& p) {
   const Backend* reference = find_backend("reference");
-  return reference ? reference->supports(p, Device{}) : Status::no("parity: this build has no reference");
+  return reference ? reference->supports(p, Device{}) : Status::unsupported("parity: this build has no reference");
 }
 
 Trial::Trial(const Case& c) : world(c.problem, c.variation) {}
@@ -144,7 +144,7 @@ Status Trial::prepare() {
     wanted_[r] = wanted_of(golden);
     g.values = values_of(golden, wanted_[r], golden.t);
     for (const double x : g.values)
-      if (std::isnan(x) || x == INFINITY) return Status::no("reference: ", name(r), " has ", x, " in it");
+      if (std::isnan(x) || x == INFINITY) return Status::no("reference: ", name(r), " contains ", x);
   }
   inputs_ = world.fingerprint();
   return shake();
@@ -217,9 +217,9 @@ Outcome Trial::compare(const Outputs& got) const {
     o.figures.push_back({r, j});
     o.verdict = std::max(o.verdict, j.verdict);
     const bool integers = mine.t.dtype == DType::i32 || mine.t.dtype == DType::i64;
-    if (integers && j.max != 0) fail(join(name(r), element(golden, mine, j.worst), ": integers are exact"));
+    if (integers && j.max != 0) fail(join(name(r), element(golden, mine, j.worst), ": integers must be exact"));
     const bool copied = r == Role::v || (r == Role::k && !world.problem.rotates());
-    if (copied && j.max != 0) fail(join(name(r), element(golden, mine, j.worst), ": a new row is a copy"));
+    if (copied && j.max != 0) fail(join(name(r), element(golden, mine, j.worst), ": a new row must be a copy"));
     if (j.verdict == Verdict::fail)
       fail(join(name(r), element(golden, mine, j.worst), ": ", j.used, " times the tolerance, MAE ", j.mae),
            std::isfinite(j.used));

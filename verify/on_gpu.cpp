@@ -75,7 +75,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
     for (Owned& o : got.owned)
       if (o.t.data == got.args[r].data) p.output = &o, p.original = &o;
     if (!p.original) p.original = owner(world.inputs(), got.args[r]);
-    if (!p.original) return Status::no("parity: ", name(r), " is neither an input nor an output");
+    if (!p.original) return Status::failure(Code::internal, "parity: ", name(r), " is neither an input nor an output");
     if (is_f32(r) && !rows_aligned(p.original->t)) p.anew.push_back(aligned_copy(*p.original, world.variation.layout));
     p.at = take(p.sent().memory.size());
   }
@@ -111,7 +111,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
   if (Status s = plan.backend->run(plan, args, {gpu.data() + workspace}, stream.get()); !s.ok()) return s;
   const std::vector<unsigned char> before = arena;
   if (Status s = cuda::copy_from(arena.data(), gpu.data(), arena.size(), stream.get()); !s.ok())
-    return Status::no(plan.backend->name, ": ", s.message, ", in: ", name(plan.problem));
+    return Status::failure(s.code, plan.backend->name, ": ", s.message, ", in: ", name(plan.problem));
 
   // Checks that everything but the outputs and the workspace is unchanged.
   size_t next = 0;

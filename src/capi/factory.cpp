@@ -10,7 +10,7 @@
 using namespace attune;
 
 struct attune_choice {
-  Choice choice{};
+  MakeChoice choice{};
 };
 
 namespace {

@@ -181,7 +181,7 @@ Status refuse(const Wanted& w, Role r, const Args& a, const Declared& variant) {
   const Tensor &t = a[r], &q = a[Role::q];
   if (t.dtype != w.dtype) return no("dtype ", name(t.dtype), " is not ", name(w.dtype));
   if (t.device != q.device || t.device_index != q.device_index)
-    return no("is on ", place(t), ", and q is on ", place(q));
+    return no("is on ", place(t), ", but q is on ", place(q));
   if (!aligned(t)) return no("data is not aligned to its dtype ", name(t.dtype));
   const struct { std::string_view name; int32_t extent; Axis want; } axes[] = {
       {"batch", t.extent.batch, w.batch}, {"seq", t.extent.seq, w.seq}, {"head", t.extent.head, w.head},
@@ -202,13 +202,13 @@ Status check_numbers(const Problem& p, const Args& a) {
   if (!(a.scale >= 0 && std::isfinite(a.scale)))
     return Status::no("scale = ", a.scale, " is not finite and at least 0");
   if (!std::isfinite(a.scale * kLog2e))  // the softmax uses powers of 2
-    return Status::no("scale = ", a.scale, " is too large: times log2(e) it is not finite");
+    return Status::no("scale = ", a.scale, " is too large: scale * log2(e) is not finite");
   if (!p.has(Option::softcap) && a.softcap != 0)
-    return Status::no("softcap = ", a.softcap, " is given, but the problem has no use for it");
+    return Status::no("softcap = ", a.softcap, " given, but the problem does not have option softcap");
   if (p.has(Option::softcap) && !(a.softcap > 0 && std::isfinite(a.softcap)))
     return Status::no("softcap = ", a.softcap, " is not finite and above 0");
   if (!p.has(Option::dropout) && a.dropout != 0)
-    return Status::no("dropout = ", a.dropout, " is given, but the problem has no use for it");
+    return Status::no("dropout = ", a.dropout, " given, but the problem does not have option dropout");
   if (p.has(Option::dropout) && !(a.dropout >= 0 && a.dropout < 1))
     return Status::no("dropout = ", a.dropout, " is not in 0 <= dropout < 1");
   return Status::good();
@@ -232,14 +232,14 @@ Status check_memory(const Problem& p, const Args& a, const Declared& variant, co
   for (int n = 0; n < count; ++n)
     if (!bytes_of(a[role[n]], bytes[n]))
       return Status::no(name_here(role[n], variant),
-                        ": extents and strides reach past the end of memory, or are negative");
+                        ": extents or strides are negative, or reach past the end of memory");
   for (int n = 0; n < count; ++n) {
     if (!writes(p, variant, role[n])) continue;
     if (overlaps_itself(a[role[n]]))
-      return Status::no(name_here(role[n], variant), ": is written, and its strides put elements on each other");
+      return Status::no(name_here(role[n], variant), ": output strides overlap: two elements share an address");
     for (int m = 0; m < count; ++m)
       if (m != n && bytes[n].meets(bytes[m]) && share_memory(a[role[n]], a[role[m]]))
-        return Status::no(name_here(role[n], variant), ": is written, and shares memory with ",
+        return Status::no(name_here(role[n], variant), ": output shares memory with ",
                           name_here(role[m], variant));
   }
   return Status::good();
@@ -270,18 +270,18 @@ Status check(const Problem& p, const Args& a) {
   const Declared& variant = known ? *own_tensors : kNothing;
   const auto [required, allowed] = needs(p, given, variant);
   if (const Roles missing = required & ~given)
-    return Status::no(name(Role(std::countr_zero(missing))), ": is not given, and the problem needs it");
+    return Status::no(name(Role(std::countr_zero(missing))), ": not given, but the problem requires it");
   if (const Roles idle = given & ~allowed)
-    return Status::no(name(Role(std::countr_zero(idle))), ": is given, but the problem has no use for it");
+    return Status::no(name(Role(std::countr_zero(idle))), ": given, but the problem does not use it");
   Needs own = known ? needs(p, variant) : Needs{};
   if (!plain && !known) own.allowed = ~Roles(0);
   for (int r = int(Role::variant); r < int(Role::count); ++r) {
     const Roles bit = Roles(1) << (r - int(Role::variant));
     if (!a.tensor[r].data && own.required & bit)
-      return Status::no(name_here(Role(r), variant), ": is not given, and the problem needs it");
+      return Status::no(name_here(Role(r), variant), ": not given, but the problem requires it");
     if (!a.tensor[r].data) continue;
     if (!(own.allowed & bit) || (r >= int(Role::d_variant) && p.pass == Pass::forward))
-      return Status::no(name_here(Role(r), variant), ": is given, but the problem has no use for it");
+      return Status::no(name_here(Role(r), variant), ": given, but the problem does not use it");
     role[count++] = Role(r);
   }
   for (int n = 0; n < count; ++n)
@@ -293,13 +293,13 @@ Status check(const Problem& p, const Args& a) {
 
 Status check_pieces(std::string_view who, Role r, const Tensor& t) {
   if (reinterpret_cast<uintptr_t>(t.data) % 16)
-    return Status::no(who, ": ", name(r), " does not begin at a multiple of 16 bytes");
+    return Status::unsupported(who, ": ", name(r), " is not aligned to 16 bytes");
   const std::pair<int64_t, const char*> steps[] = {
       {t.stride.batch, "batch"}, {t.stride.seq, "seq"}, {t.stride.head, "head"}};
   for (const auto& [step, axis] : steps)
     if (step * size_of(t.dtype) % 16)
-      return Status::no(who, ": ", name(r), " has a ", axis, " stride of ", step,
-                        " elements, not a multiple of 16 bytes");
+      return Status::unsupported(who, ": ", name(r), " has a ", axis, " stride of ", step,
+                                 " elements, not a multiple of 16 bytes");
   return Status::good();
 }
 

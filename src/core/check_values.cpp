@@ -32,10 +32,10 @@ Status check_starts(const Args& a, int b, Role role, Role data, int bound) {
   if (!cu) return Status::good();
   const int64_t first = cu[b], last = cu[b + 1];
   if (first < 0) return bad(role, b, first, "is below 0");
-  if (last < first) return bad(role, b, last, "ends before its start ", first);
+  if (last < first) return bad(role, b, last, "is before its start ", first);
   if (const int64_t rows = a[data].extent.seq; last > rows)
-    return bad(role, b, last, "is past the ", rows, " tokens of ", name(data));
-  if (last - first > bound) return bad(role, b, last - first, "tokens are over the bound ", bound);
+    return bad(role, b, last, "exceeds the ", rows, " tokens of ", name(data));
+  if (last - first > bound) return bad(role, b, last - first, "tokens exceed the bound ", bound);
   return Status::good();
 }
 
@@ -56,14 +56,14 @@ Status check_keys(const Problem& p, const Args& a, int b) {
   const int64_t room = cu      ? cu[b + 1] - cu[b]
                        : paged ? std::min<int64_t>(int64_t(a[Role::page_table].extent.dim) * p.page, INT32_MAX)
                                : a[Role::k].extent.seq;
-  if (added > room) return bad(Role::k_new, b, added, "keys do not fit into a cache of ", room);
+  if (added > room) return bad(Role::k_new, b, added, "new keys do not fit in a cache of ", room);
   const int64_t used = a.integer(Role::used_k, b, int32_t(room - added)), pad = a.integer(Role::left_pad, b, 0);
   if (used < 0 || used > room) return bad(Role::used_k, b, used, "is not in 0 ... ", room);
   if (used + added > room)
-    return bad(Role::used_k, b, used, "keys and ", added, " new ones do not fit into a cache of ", room);
+    return bad(Role::used_k, b, used, "keys and ", added, " new keys do not fit in a cache of ", room);
   if (pad < 0 || pad > used) return bad(Role::left_pad, b, pad, "is not in 0 ... ", used);
   if (used + added - pad > p.len_k)
-    return bad(Role::used_k, b, used + added - pad, "keys are over the bound ", p.len_k);
+    return bad(Role::used_k, b, used + added - pad, "keys exceed the bound ", p.len_k);
   if (const int at = a.integer(Role::cache_index, b, 0); a.given(Role::cache_index) && (at < 0 || at >= rows))
     return bad(Role::cache_index, b, at, "is not one of the ", rows, " rows of k");
   if (paged) {
@@ -92,8 +92,8 @@ Status check_append(const Problem& p, const Args& a) {
   }
   const int32_t place = twice(written);
   if (place < 0) return Status::good();
-  return paged ? Status::no("page_table: page ", place, " would be appended to twice")
-               : Status::no("cache_index: row ", place, " would be appended to twice");
+  return paged ? Status::no("page_table: page ", place, " is appended to twice")
+               : Status::no("cache_index: row ", place, " is appended to twice");
 }
 
 Status check_positions(const Problem& p, const Args& a, int b) {
@@ -106,7 +106,7 @@ Status check_positions(const Problem& p, const Args& a, int b) {
   const int64_t rows = a[Role::rotary_cos].extent.seq, added = std::min(s.len_k, a[Role::k_new].extent.seq);
   const auto outside = [&](int64_t position) { return position < 0 || position >= rows; };
   const auto no = [&](int64_t first, int64_t last) {
-    return Status::no("rotary_cos: ", rows, " positions do not hold ", first, " ... ", last, " of sequence ", b);
+    return Status::no("rotary_cos: ", rows, " positions do not cover ", first, " ... ", last, " of sequence ", b);
   };
   const int64_t base = rotary_base(p, s);
   const int64_t q_first = base + s.band.q_position(0), q_last = base + s.band.q_position(s.len_q - 1);
@@ -135,12 +135,12 @@ struct List {
     for (int64_t row = 0; row < rows; ++row) {
       const int32_t first = at[row], last = at[row + 1];
       if (first < 0) return bad(begin, b, first, "is below 0");
-      if (last < first) return bad(begin, b, last, "ends before its start ", first);
-      if (last > bound) return bad(begin, b, last, "is over the bound ", bound);
+      if (last < first) return bad(begin, b, last, "is before its start ", first);
+      if (last > bound) return bad(begin, b, last, "exceeds the bound ", bound);
       bool rising = true;
       for (int32_t n = first; n < last; ++n) {
         if (column[n] < 0 || column[n] >= columns)
-          return bad(entry, b, column[n], "is not one of ", columns, by_key ? " blocks of queries" : " blocks of keys");
+          return bad(entry, b, column[n], "is not one of ", columns, by_key ? " query blocks" : " key blocks");
         rising &= n == first || column[n - 1] < column[n];
         const uint64_t q = uint64_t(by_key ? column[n] : row), k = uint64_t(by_key ? row : column[n]);
         sum += mix((q << 32 | k) + 1);
@@ -149,7 +149,7 @@ struct List {
       std::vector<int32_t>& sorted = scratch();
       sorted.assign(column + first, column + last);
       if (const int32_t again = twice(sorted); again >= 0)
-        return bad(entry, b, again, "is there twice in row ", row);
+        return bad(entry, b, again, "occurs twice in row ", row);
     }
     return Status::good();
   }
@@ -172,7 +172,7 @@ Status check_blocks(const Problem& p, const Args& a) {
       if (!both) continue;
       if (Status s = by_key.check(a, b, h); !s.ok()) return s;
       if (by_query.sum != by_key.sum)
-        return Status::no("block_begin_k of sequence ", b, ": is not the list of block_begin by key block");
+        return Status::no("block_begin_k of sequence ", b, ": does not list the same blocks as block_begin");
     }
   return Status::good();
 }
@@ -190,7 +190,7 @@ Status check_values(const Problem& p, const Args& a) {
     if (Status s = check_queries(p, a, b); !s.ok()) return s;
     for (int n = b; same && n <= b + 1; ++n)
       if (const int32_t* cu = a.row<const int32_t>(Role::cu_q); cu[n] != a.row<const int32_t>(Role::cu_k)[n])
-        return bad(Role::cu_k, b, a.row<const int32_t>(Role::cu_k)[n], "is not ", cu[n], " as in cu_q");
+        return bad(Role::cu_k, b, a.row<const int32_t>(Role::cu_k)[n], "is not ", cu[n], ", the value in cu_q");
     if (!count_keys) continue;
     if (Status s = check_keys(p, a, b); !s.ok()) return s;
     if (Status s = check_positions(p, a, b); !s.ok()) return s;

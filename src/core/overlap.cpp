@@ -104,14 +104,14 @@ bool overlaps_itself(const Tensor& t) {
 Status check_places(std::span<const Placed> all) {
   for (const Placed& one : all)
     if (Bytes unused; !bytes_of(one.tensor, unused))
-      return Status::no(one.name, ": extents and strides reach past the end of memory, or are negative");
+      return Status::no(one.name, ": extents or strides are negative, or reach past the end of memory");
   for (const Placed& one : all) {
     if (!one.written) continue;
     if (overlaps_itself(one.tensor))
-      return Status::no(one.name, ": is written, and its strides put elements on each other");
+      return Status::no(one.name, ": output strides overlap: two elements share an address");
     for (const Placed& other : all)
       if (&other != &one && share_memory(one.tensor, other.tensor))
-        return Status::no(one.name, ": is written, and shares memory with ", other.name);
+        return Status::no(one.name, ": output shares memory with ", other.name);
   }
   return Status::good();
 }

@@ -97,7 +97,7 @@ Mask read_mask(Cursor& c) {
   if (c.take(" blocks")) {
     m.blocks.q = c.number(), m.blocks.k = c.after("x"), m.blocks.bound = c.after("x");
     if (c.wrong.empty() && !(m.blocks.q || m.blocks.k || m.blocks.bound))
-      c.wrong = "blocks0x0x0: all three are above 0, or none of them is given";
+      c.wrong = "blocks0x0x0: all three must be above 0, or none given";
   }
   return m;
 }
@@ -120,7 +120,7 @@ Status valid_sizes(const Problem& p) {
     if (value < 1 || value > most) return no(name, " = ", value, " is not in 1 ... ", most);
   if (p.heads_q % p.heads_kv) return no("heads_kv = ", p.heads_kv, " does not divide heads_q = ", p.heads_q);
   if ((p.keys == KeySource::paged) != (p.page > 0) || p.page < 0)
-    return no("page = ", p.page, " keys a page: paged keys have at least 1, others 0");
+    return no("page = ", p.page, " given; paged keys require at least 1, other keys 0");
   return Status::good();
 }
 
@@ -130,11 +130,12 @@ Status valid_types(const Problem& p) {
   for (const DType t : {q, kv, out})
     if (!is_floating(t)) return no("dtype ", name(t), " is not one of f64, f32, f16, bf16, e4m3");
   if ((grad == DType::none) != (p.pass == Pass::forward))
-    return no("a grad dtype belongs to a backward, and only there");
+    return no("grad dtype ", name(grad), " given for a ", name(p.pass), "; a backward has one, a forward none");
   if (grad != DType::none && !is_floating(grad))
     return no("grad dtype ", name(grad), " is not one of f64, f32, f16, bf16, e4m3");
   if ((bias == DType::none) == p.has(Option::bias))
-    return no("a bias dtype belongs to the option bias, and only there");
+    return no("bias dtype ", name(bias), " given, but the problem ",
+              p.has(Option::bias) ? "has option bias" : "does not have option bias");
   if (bias != DType::none && (!is_floating(bias) || bias == DType::e4m3))
     return no("bias dtype ", name(bias), " is not one of f64, f32, f16, bf16");
   return Status::good();
@@ -143,11 +144,11 @@ Status valid_types(const Problem& p) {
 Status valid_mask(const Mask& m) {
   const auto no = [](const auto&... why) { return Status::no("problem: ", why...); };
   if (m.kind == MaskKind::window ? m.left < 0 : m.left || m.right)
-    return no("left = ", m.left, ", right = ", m.right, ": they belong to a window, and left is at least 0");
+    return no("left = ", m.left, ", right = ", m.right, "; only a window has them, with left at least 0");
   if (m.k_step < 1 || m.k_step > kMaxStep) return no("k_step = ", m.k_step, " is not in 1 ... 2^20");
   const Blocks b = m.blocks;
   if (!(b.q > 0 && b.k > 0 && b.bound > 0) && (b.q || b.k || b.bound))
-    return no("blocks ", b.q, "x", b.k, "x", b.bound, ": all three are above 0, or none of them is given");
+    return no("blocks ", b.q, "x", b.k, "x", b.bound, ": all three must be above 0, or none given");
   return Status::good();
 }
 
@@ -156,31 +157,31 @@ Status valid_options(const Problem& p) {
   const bool backward = p.pass == Pass::backward;
   const DType running = backward ? p.dtype.grad : p.dtype.out;
   if (p.has(Option::accumulate) && running != DType::f32 && running != DType::f64)
-    return no("accumulate needs ", backward ? "gradients" : "out", " f32, not ", name(running));
-  if (backward && p.has(Option::append)) return no("append is for a forward");
+    return no("accumulate requires ", backward ? "gradients" : "out", " in f32 or f64, not ", name(running));
+  if (backward && p.has(Option::append)) return no("a backward cannot have option append");
   if (p.has(Option::append) && p.keys == KeySource::ragged)
-    return no("append needs a cache: linear or paged keys, not ragged");
-  if (p.rotates() && !p.has(Option::append)) return no("rotary goes with append");
+    return no("append requires linear or paged keys, not ragged");
+  if (p.rotates() && !p.has(Option::append)) return no("rotary requires append");
   if (p.has(Option::rotary) && p.has(Option::rotary_half)) return no("rotary and rotary_half exclude each other");
-  if (p.has(Option::block_bias) && !p.mask.blocks.q) return no("block_bias needs a list of blocks");
+  if (p.has(Option::block_bias) && !p.mask.blocks.q) return no("block_bias requires a block list");
   if (p.has(Option::block_bias) && p.has(Option::bias)) return no("bias and block_bias exclude each other");
   return Status::good();
 }
 
 Status valid_variant(const Problem& p) {
   const Variant& v = p.variant;
-  if (v.text[sizeof v.text - 1]) return Status::no("problem: variant is not terminated");
+  if (v.text[sizeof v.text - 1]) return Status::no("problem: variant is not null-terminated");
   Variant again{};
   if (Status s = assign(again, v.text); !s.ok()) return s;
   if (std::memcmp(&again, &v, sizeof again))
-    return Status::no("problem: variant is not in its one spelling '", again.text, "'");
+    return Status::no("problem: variant is not in canonical form; expected '", again.text, "'");
   const VariantWord* known = find_variant(word(v));  // unknown variants are refused by every backend
   if (!known) return Status::good();
   // Bounds the problem so that no count of rows or bytes, summed over several tensors, overflows.
   const double numbers = double(p.batch) * std::max(p.len_q, p.len_k) * std::max(p.heads_q, p.heads_kv) *
                          std::max(p.dim_qk, p.dim_v);
   if (numbers > 0x1p48)
-    return Status::no("problem: ", word(v), " takes tensors of at most 2^48 numbers, not ", numbers);
+    return Status::no("problem: ", word(v), " tensors have ", numbers, " elements, over the limit of 2^48");
   return known->valid(p);
 }
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/problem.h"
+
 namespace attune {
 namespace {
 
@@ -23,12 +25,12 @@ Status copy_all(std::span<const Copy> all, void* stream) {
   if (all.empty()) return Status::good();
   const Tensor& first = all[0].to;
   for (const Copy& c : all) {
-    if (!alike(c.from.extent, c.to.extent)) return Status::no("copy: the extents of two tensors differ");
+    if (!alike(c.from.extent, c.to.extent)) return Status::no("copy: the extents of source and destination differ");
     if (c.from.dtype != c.to.dtype)
-      return Status::no("copy: dtype number ", int(c.from.dtype), " is not ", int(c.to.dtype));
+      return Status::no("copy: dtype ", name(c.from.dtype), " is not ", name(c.to.dtype));
     for (const Tensor* t : {&c.from, &c.to})
       if (t->device != first.device || t->device_index != first.device_index)
-        return Status::no("copy: the tensors are on two devices");
+        return Status::no("copy: the tensors are on different devices");
   }
   if (first.device == DeviceKind::cuda) return cuda::copy_all(all, stream);
   for (const Copy& c : all) copy_rows(c);

@@ -138,7 +138,8 @@ size_t gemm_bytes(const Device& d) { return d.kind == DeviceKind::cuda ? cuda::k
 
 Status gemm(const Device& d, const Gemm& g, void* scratch, void* stream) {
   if (!is_f32_or_half(g.in) || !is_f32_or_half(g.out) || (g.out != g.in && g.out != DType::f32))
-    return Status::no("gemm: ", name(g.in), " to ", name(g.out), " is not f32, f16 or bf16 to f32 or the same");
+    return Status::no("gemm: ", name(g.in), " to ", name(g.out),
+                      " given; f32, f16 and bf16 are accepted, to the same type or f32");
   if (!g.m || !g.n) return Status::good();
   if (d.kind == DeviceKind::cuda) {
     const cuda::Product p{.in = g.in, .out = g.out, .m = g.m, .n = g.n, .k = g.k, .x_transposed = g.x_transposed,

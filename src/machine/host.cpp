@@ -216,10 +216,9 @@ Status gpu_named(std::string_view word, Device& out) {
     const char* end = number.data() + number.size();
     const auto [at, error] = std::from_chars(number.data(), end, index);
     if (error != std::errc{} || at != end || index < 0)
-      return Status::no("device '", word, "': what follows cuda: is not the number of a GPU");
+      return Status::no("device '", word, "' is not cuda:# with the index of a GPU");
   }
-  if (Status s = cuda::device(index, out); !s.ok()) return Status::no("device '", word, "': ", s.message);
-  return Status::good();
+  return cuda::device(index, out).after("device '", word, "': ");
 }
 
 }  // namespace
@@ -228,8 +227,8 @@ Status device_named(std::string_view word, Device& out) {
   if (word == "cuda" || word.starts_with("cuda:")) return gpu_named(word, out);
   if (word != "cpu" && !word.starts_with("cpu:")) {
     if (known_device(word, out).ok()) return Status::good();
-    return Status::no("device '", word, "' is not cpu, nor cpu: and one of ", levels(whole_cpu().features),
-                      ", nor cuda: and a number, nor one of ", known_devices());
+    return Status::no("device '", word, "' is unknown; accepted: cpu, cpu: with one of ", levels(whole_cpu().features),
+                      "; cuda, cuda:#; ", known_devices());
   }
   Device cpu = word == "cpu" ? this_cpu() : whole_cpu();
   if (word != "cpu") {
@@ -240,7 +239,7 @@ Status device_named(std::string_view word, Device& out) {
     if (!top && level != "scalar")
       return Status::no("device '", word, "': ", level, " is not one of ", levels(bit(Feature::blas) - 1));
     if (top && !(cpu.features & top))
-      return Status::no("device '", word, "': this CPU (", cpu.name, ") has only ", levels(cpu.features));
+      return Status::unsupported("device '", word, "': this CPU (", cpu.name, ") has only ", levels(cpu.features));
     const uint32_t below = top ? top - 1 : 0;  // features are ordered: a level includes all below it
     cpu.features &= top | below | bit(Feature::blas);
     cpu.name += join(" (", level, ")");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/problem.h"
 #include "machine/cpu/threads.h"
 #include "machine/host.h"
 
@@ -39,7 +40,7 @@ Status typed(std::string_view who, DType t, F f) {
   if (t == DType::f32) f(float{});
   else if (t == DType::f16) f(F16{});
   else if (t == DType::bf16) f(Bf16{});
-  else return Status::no(who, ": dtype number ", int(t), " is not f32, f16 or bf16");
+  else return Status::no(who, ": dtype ", name(t), " is not one of f32, f16, bf16");
   return Status::good();
 }
 

@@ -29,7 +29,7 @@ std::string own_file() {
 Library::Library(std::initializer_list<const char*> names, std::initializer_list<const char*> needs) {
   for (const char* name : names) {
     if (name[0] != '/' && std::strchr(name, '/')) {
-      missed_ += join(missed_.empty() ? "" : "; ", name, " is relative to the current folder, and is not opened");
+      missed_ += join(missed_.empty() ? "" : "; ", name, " is not opened: the path is relative to the current folder");
       continue;
     }
     void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -42,7 +42,7 @@ Library::Library(std::initializer_list<const char*> names, std::initializer_list
       return;
     }
     const char* error = handle ? nullptr : dlerror();
-    missed_ += join(missed_.empty() ? "" : "; ", name, " ", handle ? "has no " : "cannot be opened: ",
+    missed_ += join(missed_.empty() ? "" : "; ", name, " ", handle ? "lacks " : "cannot be opened: ",
                     handle ? lacks : error ? error : "unknown error");
     if (handle) dlclose(handle);
   }

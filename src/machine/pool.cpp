@@ -178,13 +178,14 @@ Status Pool::grow(int bucket, size_t asked, PoolStream stream, Lock& lock, void*
   live_.erase(block);
   out = nullptr;
   if (!full) return s;
-  return Status::no("memory: ", asked, " bytes could not be had: ", s.message, "; ", now_.live_buffers, " buffers of ",
-                    now_.live_bytes, " bytes are in use");
+  return Status::failure(Code::out_of_memory, "memory: ", asked, " bytes could not be allocated: ", s.message, "; ",
+                         now_.live_buffers, " buffers with ", now_.live_bytes, " bytes are in use");
 }
 
 Status Pool::allocate(size_t bytes, PoolStream stream, void*& out) {
   out = nullptr;
-  if (bytes > kPoolMost) return Status::no("memory: ", bytes, " bytes are over the limit of 2^48");
+  if (bytes > kPoolMost)
+    return Status::failure(Code::out_of_memory, "memory: ", bytes, " bytes exceed the limit of 2^48");
   const size_t asked = std::max<size_t>(bytes, 1);
   const int bucket = policy_.keep && asked <= policy_.keep_most ? pool_bucket(asked) : -1;
   Lock lock = locked();

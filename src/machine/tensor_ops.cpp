@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/dtypes.h"
+#include "core/problem.h"
 #include "core/softmax.h"
 #include "machine/cpu/kernels.h"
 #include "machine/cpu/threads.h"
@@ -26,8 +27,9 @@ int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq
 // Checks that `from` can be read wherever `to` is written.
 Status matches(std::string_view who, const Tensor& from, const Tensor& to, int dim) {
   const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
-  if (!is_floating(from.dtype)) return no("dtype number ", int(from.dtype), " is not a floating one");
-  if (from.device != to.device || from.device_index != to.device_index) return no("the tensors are on two devices");
+  if (!is_floating(from.dtype)) return no("dtype ", name(from.dtype), " is not a floating-point type");
+  if (from.device != to.device || from.device_index != to.device_index)
+    return no("the tensors are on different devices");
   const auto covers = [](int32_t n, int32_t wanted) { return n == wanted || n == 1; };
   const Extents &f = from.extent, &t = to.extent;
   if (!covers(f.batch, t.batch) || !covers(f.seq, t.seq) || !covers(f.head, t.head) || f.dim != dim)
@@ -157,7 +159,7 @@ Status merge_all(const Merge& m, void* stream) {
 }  // namespace
 
 Status fill(const Tensor& to, float value, void* stream) {
-  if (!is_floating(to.dtype)) return Status::no("fill: dtype number ", int(to.dtype), " is not a floating one");
+  if (!is_floating(to.dtype)) return Status::no("fill: dtype ", name(to.dtype), " is not a floating-point type");
   return combine({.to = to, .constant = value}, stream);
 }
 
@@ -166,13 +168,14 @@ Status add(const Tensor& from, const Tensor& to, void* stream) { return scale_ad
 
 Status scale_add(const Tensor& from, float factor, const Tensor& to, float keep, void* stream) {
   if (Status s = matches("scale_add", from, to, to.extent.dim); !s.ok()) return s;
-  if (!is_floating(to.dtype)) return Status::no("scale_add: dtype number ", int(to.dtype), " is not a floating one");
+  if (!is_floating(to.dtype)) return Status::no("scale_add: dtype ", name(to.dtype), " is not a floating-point type");
   return combine({.from = broadcast(from), .to = to, .factor = factor, .keep = keep}, stream);
 }
 
 Status merge(const Tensor& out_part, const Tensor& lse_part, const Tensor& out, const Tensor& lse, void* stream) {
   if ((out.data && out.dtype != DType::f32) || lse.dtype != DType::f32 || lse_part.dtype != DType::f32)
-    return Status::no("merge: the running out and both lse are f32");
+    return Status::no("merge: out ", name(out.data ? out.dtype : DType::f32), ", lse ", name(lse.dtype), " and ",
+                      name(lse_part.dtype), " given; all must be f32");
   if (!out.data) {  // rows without elements, in the layout of lse
     Tensor none = lse;
     none.extent.dim = 0;

@@ -94,7 +94,8 @@ Status Attend::make(Graph& g, const Problem& p, std::span<const Rule> rules, con
                }))); s != sources.end()) {
       bind(variant_tensor(n), *s, t.use == Use::input);
     } else if (!t.optional) {
-      return Status::no("module: its attention needs ", t.name, ", which it does not make, in: ", name(p));
+      return Status::unsupported("module: its attention requires ", t.name, ", which a module does not provide, in: ",
+                                 name(p));
     }
   }
   if (own.dense || (own.required | own.optional) >> int(Role::lse) & 1) {
@@ -177,12 +178,10 @@ size_t Attend::scratch(Pass pass) const {
 }
 
 Status Attend::check(const Run& r) const {
-  if (Status s = attune::check(problem_, forward_args(r)); !s.ok()) return Status::no("module: ", s.message);
+  if (Status s = attune::check(problem_, forward_args(r)); !s.ok()) return s.after("module: ");
   std::vector<Apart> apart;
   if (!no_backward_.ok()) return Status::good();
-  if (Status s = attune::check(backward_of(problem_), gradient_args(r, apart)); !s.ok())
-    return Status::no("module: backward: ", s.message);
-  return Status::good();
+  return attune::check(backward_of(problem_), gradient_args(r, apart)).after("module: backward: ");
 }
 
 Status Attend::forward(const Run& r) const { return run(forward_, forward_args(r), r); }

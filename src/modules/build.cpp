@@ -207,7 +207,7 @@ struct Builder {
     const Nsa nsa = nsa_of(p);
     const bool branches = word(p.variant) == "nsa";
     if (failed.ok() && branches && (nsa.only != Branch::all || nsa.phi == Phi::none || nsa.gate == GateOf::none))
-      failed = Status::no("module: makes all branches, their compression and gates: no only=, phi=none or gate=none");
+      failed = Status::unsupported("module: nsa with only=, phi=none or gate=none is not accepted in a module");
     if (!failed.ok()) return x;
     if (memory < 0) shards = word(p.variant) == "ring" ? ring_of(p).shards : Shards{.tokens = s.len};
     std::vector<Source> sources;

@@ -81,7 +81,7 @@ struct Maker {
 
   Maker(const MakeOptions& options, const Device& d)
       : o(options), device(d), segments(options.segments), rates(options.rates) {
-    if (segments.empty() != rates.empty()) failed = no("segments and rates are given together, or neither");
+    if (segments.empty() != rates.empty()) failed = no("segments and rates must be given together, or neither");
     if (!segments.empty() || !failed.ok()) return;
     // 2048, 4096, ... up to the length, at most five, each with twice the rate of the previous one.
     int64_t segment = std::min(2048, o.len), rate = 1;
@@ -142,18 +142,18 @@ struct Maker {
   }
   Status problem(const Implementation& i, Problem& out) const {
     Problem p;
-    if (Status s = parse(line(i, shards(i)), p); !s.ok()) return no(s.message);
+    if (Status s = parse(line(i, shards(i)), p); !s.ok()) return s.after("make: ");
     if (i.form != Form::lists) return out = p, Status::good();
-    if (o.block < 1) return no("block = ", o.block, " is not a number of tokens");
+    if (o.block < 1) return no("block = ", o.block, " is below 1");
     p.mask.blocks.q = p.mask.blocks.k = o.block;
     Problem whole = spread(i) ? whole_of(p, ring_of(p)) : p;
     whole.mask.blocks.bound = 1;
     Pattern read;
-    if (Status s = parse(pattern(i), whole, read); !s.ok()) return no(s.message);
+    if (Status s = parse(pattern(i), whole, read); !s.ok()) return s.after("make: ");
     const int64_t most = bound(read, whole, 1, read.by_head() ? p.heads_q : 1, true);
-    if (most > INT32_MAX) return no("the block lists have over 2^31 - 1 entries");
+    if (most > INT32_MAX) return no("the block lists have more than 2^31 - 1 entries");
     p.mask.blocks.bound = int32_t(std::max<int64_t>(most, 1));
-    if (Status s = valid(p); !s.ok()) return no(s.message);
+    if (Status s = valid(p); !s.ok()) return s.after("make: ");
     return out = p, Status::good();
   }
   // Appends the planner's choice to `why`.
@@ -202,7 +202,7 @@ Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
   const bool lists = !o.pattern.empty() || (o.density > 0 && o.density < 1);
   const bool ranks = o.ranks > 1;
   if (lists) {
-    why = join(o.pattern.empty() ? join("a density of ", o.density, " is asked for")
+    why = join(o.pattern.empty() ? join("a density of ", o.density, " is given")
                                  : join("the pattern '", o.pattern, "' is given"),
                ranks ? join(", over ", o.ranks, " ranks") : "");
     return ranks ? "block_sparse_ring" : "block_sparse";
@@ -233,7 +233,8 @@ Status module_line(const Implementation& i, const Maker& m, const MakeOptions& o
   const std::string blocks = m.pattern(i);
   const Shards shards = m.shards(i);
   const int rows = m.spread(i) ? shards.count(o.rank) : o.len;
-  if (rows < 1) return no("rank ", o.rank, " of ", o.ranks, " has none of the ", o.len, " tokens, and no module");
+  if (rows < 1)
+    return no("rank ", o.rank, " of ", o.ranks, " holds none of the ", o.len, " tokens; a module requires one");
   const std::string line =
       join("multihead ", name(o.dtype), " b", o.batch, " s", rows, " e", embed, " h", o.heads, "/", m.heads_kv(),
            " dim=", o.dim, " dim_v=", m.dim_v(), " norm=1 | ", m.tail(i, shards),
@@ -248,10 +249,10 @@ Status module_line(const Implementation& i, const Maker& m, const MakeOptions& o
 std::string implementation_names() {
   std::string all;
   for (const Implementation& i : kImplementations) all += join(i.name, ", ");
-  return all + "auto, and multihead_ with any of them behind it";
+  return all + "auto, or multihead_ followed by any of them";
 }
 
-Status choose(Word name, const MakeOptions& o, const Device& device, Choice& out) {
+Status choose(Word name, const MakeOptions& o, const Device& device, MakeChoice& out) {
   const struct { Word what; int value; } sizes[] = {
       {"batch", o.batch}, {"len", o.len}, {"heads", o.heads}, {"dim", o.dim}, {"ranks", o.ranks}};
   for (const auto& [what, value] : sizes)
@@ -260,7 +261,7 @@ Status choose(Word name, const MakeOptions& o, const Device& device, Choice& out
   if (o.rank < 0 || o.rank >= o.ranks) return no("rank = ", o.rank, " is not in 0 ... ", o.ranks - 1);
   if (!(o.density >= 0 && o.density <= 1)) return no("density = ", o.density, " is not in 0 ... 1");
   if (o.density > 0 && o.density < 0.5e-6) return no("density = ", o.density, " is below a millionth");
-  Choice c;
+  MakeChoice c;
   c.module = name.starts_with(kMultihead) || name == "multihead";
   Word which = c.module ? name.substr(std::min(name.size(), kMultihead.size())) : name;
   if (which.empty()) which = "dense";

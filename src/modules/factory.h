@@ -24,7 +24,7 @@ struct MakeOptions {
   std::string nsa{};                                // parameters of nsa; "": the paper's
 };
 
-struct Choice {
+struct MakeChoice {
   std::string name{};      // the implementation; for `auto`, the selected one
   bool module = false;     // `line` is a module line; otherwise a problem line
   std::string line{};
@@ -32,7 +32,7 @@ struct Choice {
   std::string why{};       // a sentence, then the planner's explanation
 };
 
-Status choose(std::string_view name, const MakeOptions&, const Device&, Choice& out);
+Status choose(std::string_view name, const MakeOptions&, const Device&, MakeChoice& out);
 std::string implementation_names();  // "dense, dilated, ..."
 
 }  // namespace attune

@@ -22,7 +22,7 @@ Status add_block_lists(Graph& g, const Problem& asked, const Pattern& pattern, s
   }
   a[Role::q].extent = {p.batch, p.len_q, p.heads_q, p.dim_qk};
   a[Role::k].extent = {p.batch, p.len_k, p.heads_kv, p.dim_qk};
-  if (Status s = build_blocks(p, a, {.pattern = pattern}, nullptr); !s.ok()) return Status::no("module: ", s.message);
+  if (Status s = build_blocks(p, a, {.pattern = pattern}, nullptr); !s.ok()) return s.after("module: ");
   for (size_t n = 0; n < memory.size(); ++n)
     sources.push_back({.name = lists[n].name, .constant = g.constant(DType::i32, lists[n].extent, memory[n].data())});
   return Status::good();

@@ -56,10 +56,10 @@ void store(DType t, std::byte* to, int64_t n, float x) {
 
 Status Storage::allocate(const Device& d, size_t bytes) {
   if (d.kind == DeviceKind::cuda) {
-    if (Status s = there_.allocate(d.index, std::max(bytes, kAlign)); !s.ok()) return no(s.message);
+    if (Status s = there_.allocate(d.index, std::max(bytes, kAlign)); !s.ok()) return s.after("module: ");
     data_ = there_.data();
     const cuda::DeviceGuard use(d.index);
-    if (!use.status.ok()) return no(use.status.message);
+    if (!use.status.ok()) return use.status.after("module: ");
     constexpr size_t kPiece = size_t(1) << 24;
     const std::vector<std::byte> zeros(std::min(bytes, kPiece));
     for (size_t at = 0; at < bytes; at += kPiece)
@@ -67,7 +67,7 @@ Status Storage::allocate(const Device& d, size_t bytes) {
     return Status::good();
   }
   here_.reset(new (std::nothrow) std::byte[bytes + kAlign]);
-  if (!here_) return no(bytes, " bytes could not be allocated");
+  if (!here_) return Status::failure(Code::out_of_memory, "module: ", bytes, " bytes could not be allocated");
   data_ = here_.get() + (kAlign - reinterpret_cast<uintptr_t>(here_.get()) % kAlign) % kAlign;
   std::memset(data_, 0, bytes);
   return Status::good();
@@ -79,7 +79,7 @@ Status Module::make(const Settings& settings, const Device& device, const Module
   made->settings_ = settings;
   Graph& g = made->graph_;
   g.batch = settings.batch, g.len = settings.len, g.device = device;
-  if (device.index < 0) return no("device ", device.name, " is not here");
+  if (device.index < 0) return Status::unsupported("module: device ", device.name, " is not present");
   Tuned tuned;
   if (Status s = load_tuned(device, tuned); !s.ok()) return s;
   if (Status s = build(settings, tuned.rules, g, made->why_); !s.ok()) return s;
@@ -92,7 +92,7 @@ Status Module::make(const Settings& settings, const Device& device, const Module
              theirs[n].shape == g.parameters[n].shape;
     if (!same)
       return no("'", name(settings), "' and '", name(shares->settings_),
-                "' differ in parameters or device, they share none");
+                "' differ in parameters or device, and cannot share parameters");
     made->shared_ = shares->shared_;
   } else {
     made->shared_ = std::make_shared<Shared>();
@@ -112,7 +112,7 @@ Status Module::prepare() {
       continue;
     }
     const cuda::DeviceGuard use(graph_.device.index);
-    if (!use.status.ok()) return no(use.status.message);
+    if (!use.status.ok()) return use.status.after("module: ");
     if (Status s = cuda::copy_to(constants_.data() + c.at, c.bytes.data(), c.bytes.size(), nullptr); !s.ok()) return s;
   }
   // Addresses that are never read, far enough apart.
@@ -197,9 +197,9 @@ Status Module::check(const ModuleCall& c, Pass pass) const {
              {"out", c.out, s.len, !back}, {"d_out", c.d_out, s.len, back},
              {"dx", c.dx, s.len, false},   {"d_memory", c.d_memory, s.memory, false}};
   for (const auto& [name, t, len, needed] : all) {
-    if (!t.data && needed) return no(name, " is not given");
+    if (!t.data && needed) return no(name, " not given");
     if (!t.data) continue;
-    if (!len) return no(name, " is given, and the module has no memory");
+    if (!len) return no(name, " given, but the module has no memory");
     const Extents e = row_extent(s.batch, len, s.embed);
     const Strides now = t.stride, want = compact(e);
     if (t.extent.batch != e.batch || t.extent.seq != e.seq || t.extent.head != 1 || t.extent.dim != e.dim ||
@@ -214,7 +214,7 @@ Status Module::check(const ModuleCall& c, Pass pass) const {
   const Tensor& seed = c.seed;
   if (seed.data && (seed.dtype != DType::i64 || seed.extent.dim != 2 || seed.device != graph_.device.kind))
     return no("seed is not [2] i64 on ", graph_.device.name);
-  if (back && !c.tape) return no("tape is not given, and a backward reads it");
+  if (back && !c.tape) return no("tape not given, but a backward requires it");
   return check_memory(c, pass);
 }
 
@@ -267,7 +267,7 @@ Run Module::run_of(const ModuleCall& c, Pass pass) const {
 Status Module::forward(const ModuleCall& c) const {
   if (Status s = check(c, Pass::forward); !s.ok()) return s;
   const Current current(graph_.device);
-  if (!current.status().ok()) return no(current.status().message);
+  if (!current.status().ok()) return current.status().after("module: ");
   const Run r = run_of(c, Pass::forward);
   for (const auto& step : graph_.steps)
     if (Status s = step->forward(r); !s.ok()) return s;
@@ -277,7 +277,7 @@ Status Module::forward(const ModuleCall& c) const {
 Status Module::backward(const ModuleCall& c) const {
   if (Status s = check(c, Pass::backward); !s.ok()) return s;
   const Current current(graph_.device);
-  if (!current.status().ok()) return no(current.status().message);
+  if (!current.status().ok()) return current.status().after("module: ");
   Run r = run_of(c, Pass::backward);
   if (c.parameters)
     if (Status s = gradients(r.parameter_gradients); !s.ok()) return s;

@@ -107,7 +107,7 @@ struct Json {
     const char* first = text.data() + std::min(at, text.size());
     const auto [end, error] = std::from_chars(first, text.data() + text.size(), x);
     const bool leading = end - first > 1 && *first == '0';
-    if (error != std::errc{} || leading) miss("a whole number from 0 on, below 2^64");
+    if (error != std::errc{} || leading) miss("an integer in 0 ... 2^64 - 1");
     else at += size_t(end - first);
     return x;
   }
@@ -138,7 +138,7 @@ struct Json {
 Status read_tensor(Json& j, FileTensor& t) {
   bool has[3] = {};
   const auto once = [&](int n) {
-    if (has[n]) j.miss("a member once");
+    if (has[n]) j.miss("each member once");
     has[n] = true;
   };
   std::vector<uint64_t> offsets, shape;
@@ -163,7 +163,7 @@ Status read_tensor(Json& j, FileTensor& t) {
   }
   t.first = offsets[0], t.last = offsets[1];
   if (t.last - t.first != bytes)
-    return Status::no("'", t.name, "' has ", t.last - t.first, " bytes of data, its shape and dtype ", bytes);
+    return Status::no("'", t.name, "' has ", t.last - t.first, " bytes of data; its shape and dtype need ", bytes);
   return Status::good();
 }
 
@@ -238,7 +238,7 @@ class Replacement {
     struct stat old{};
     const bool there = !::stat(path.c_str(), &old);
     if (!there && errno != ENOENT) return Status::no(system_error());
-    if (there && !S_ISREG(old.st_mode)) return Status::no("is there and no regular file, so it is not replaced");
+    if (there && !S_ISREG(old.st_mode)) return Status::no("exists and is not a regular file; it is not replaced");
     target_ = behind_links(path);
     const mode_t mode = there ? old.st_mode & 0777 : 0666;
     for (int n = 0; n < kMostTries && file_ < 0; ++n) {
@@ -288,7 +288,7 @@ Status read_header(std::string_view header, uint64_t file_bytes, std::vector<Fil
   j.object([&](const std::string& name) {
     if (!wrong.ok()) return j.miss("nothing more");
     if (name == "__metadata__") return j.object([&](const std::string&) { (void)j.string(); });
-    if (!names.insert(name).second) return void(wrong = Status::no("'", name, "' is there twice"));
+    if (!names.insert(name).second) return void(wrong = Status::no("'", name, "' occurs twice"));
     FileTensor t{.name = name};
     wrong = read_tensor(j, t);
     if (j.fine() && wrong.ok()) out.push_back(std::move(t));
@@ -302,11 +302,11 @@ Status read_header(std::string_view header, uint64_t file_bytes, std::vector<Fil
   });
   uint64_t at = 0;
   for (const FileTensor& t : out) {
-    if (t.first != at) return Status::no("data of '", t.name, "' begins at ", t.first, " and not at ", at);
+    if (t.first != at) return Status::no("data of '", t.name, "' begins at ", t.first, "; expected ", at);
     at = t.last;
   }
   const uint64_t data = file_bytes - 8 - header.size();
-  if (at != data) return Status::no("has ", data, " bytes of data, its tensors ", at);
+  if (at != data) return Status::no("has ", data, " bytes of data; its tensors need ", at);
   return Status::good();
 }
 
@@ -339,17 +339,16 @@ Status TensorFile::open(const std::string& path) {
   const auto bytes = uint64_t(about.st_size);
   unsigned char length[8];
   if (!S_ISREG(about.st_mode)) return no("is not a safetensors file: it is not a regular file");
-  if (bytes < 8) return no("is not a safetensors file: it has ", bytes, " bytes, below 8");
-  if (Status s = all_of(file_, length, 8, 0); !s.ok()) return no(s.message);
+  if (bytes < 8) return no("is not a safetensors file: it has ", bytes, " bytes, fewer than 8");
+  if (Status s = all_of(file_, length, 8, 0); !s.ok()) return s.after(path, ": ");
   uint64_t header = 0;
   for (int n = 0; n < 8; ++n) header |= uint64_t(length[n]) << (8 * n);
   if (header > kMostHeader || header > bytes - 8)
-    return no("is not a safetensors file: its header would have ", header, " bytes of ", bytes);
+    return no("is not a safetensors file: its header claims ", header, " of ", bytes, " bytes");
   std::string json(header, '\0');
-  if (Status s = all_of(file_, json.data(), header, 8); !s.ok()) return no(s.message);
+  if (Status s = all_of(file_, json.data(), header, 8); !s.ok()) return s.after(path, ": ");
   data_at_ = 8 + header;
-  if (Status s = read_header(json, bytes, tensors_); !s.ok()) return no(s.message);
-  return Status::good();
+  return read_header(json, bytes, tensors_).after(path, ": ");
 }
 
 const FileTensor* TensorFile::find(std::string_view name) const {
@@ -360,17 +359,14 @@ const FileTensor* TensorFile::find(std::string_view name) const {
 
 Status TensorFile::read(const FileTensor& t, DType dtype, void* to) const {
   const DType from = dtype_of(t.dtype);
-  const auto no = [&](const auto&... why) { return Status::no(path_, ": '", t.name, "': ", why...); };
-  if (from == DType::none) return no("dtype ", t.dtype, " is not one of F64, F32, F16, BF16");
-  if (from == dtype) {
-    const Status s = all_of(file_, to, t.last - t.first, data_at_ + t.first);
-    return s.ok() ? s : no(s.message);
-  }
+  const std::string who = join(path_, ": '", t.name, "': ");
+  if (from == DType::none) return Status::no(who, "dtype ", t.dtype, " is not one of F64, F32, F16, BF16");
+  if (from == dtype) return all_of(file_, to, t.last - t.first, data_at_ + t.first).after(who);
   std::vector<std::byte> piece(size_t(1) << 22);
   const uint64_t size = uint64_t(size_of(from));
   for (uint64_t at = t.first, n = 0; at < t.last;) {
     const uint64_t bytes = std::min<uint64_t>(piece.size(), t.last - at);
-    if (Status s = all_of(file_, piece.data(), bytes, data_at_ + at); !s.ok()) return no(s.message);
+    if (Status s = all_of(file_, piece.data(), bytes, data_at_ + at); !s.ok()) return s.after(who);
     for (uint64_t i = 0; i < bytes / size; ++i, ++n)
       narrowed(widened(from, piece.data(), size_t(i)), dtype, static_cast<std::byte*>(to), size_t(n));
     at += bytes;
@@ -387,11 +383,11 @@ Status load(const Module& module, const std::string& path, std::string_view pref
     const std::string wanted = join(prefix, p.name);
     const FileTensor* t = file.find(wanted);
     const auto no = [&](const auto&... why) { return Status::no(path, ": '", wanted, "' ", why...); };
-    if (!t) return no("is not there, and the module needs it");
+    if (!t) return no("is missing; the module requires it");
     if (t->shape != p.shape) return no("is ", text(t->shape), ", not ", text(p.shape));
     const DType dtype = dtype_of(t->dtype);
     if (dtype != p.dtype && !(convert && dtype != DType::none))
-      return no("is ", t->dtype, ", not ", word_of(p.dtype), convert ? "" : "; converting was not asked for");
+      return no("is ", t->dtype, ", not ", word_of(p.dtype), convert ? "" : "; conversion was not requested");
     found.push_back(t);
   }
   std::vector<std::byte> host;
@@ -424,7 +420,7 @@ Status save(const Module& module, const std::string& path, std::string_view pref
     if (s.ok()) s = put(made.file(), host.data(), host.size());
   }
   if (s.ok()) s = made.finish();
-  return s.ok() ? s : Status::no(path, ": ", s.message);
+  return s.after(path, ": ");
 }
 
 }  // namespace attune

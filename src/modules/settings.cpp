@@ -60,11 +60,11 @@ template <auto Member>
 std::string print(const Settings& s) { return join(s.*Member); }
 template <auto Member>
 constexpr Entry size_of_name(Word name, int kinds) {
-  return {name, kinds, "a number from 0", read_size<Member>, print<Member>};
+  return {name, kinds, "an integer of at least 0", read_size<Member>, print<Member>};
 }
 template <auto Member>
 constexpr Entry real_of_name(Word name, int kinds) {
-  return {name, kinds, "a number from 0", read_real<Member>, print<Member>};
+  return {name, kinds, "a number of at least 0", read_real<Member>, print<Member>};
 }
 
 constexpr Entry kEntries[] = {
@@ -75,7 +75,7 @@ constexpr Entry kEntries[] = {
     size_of_name<&Settings::decoder_layers>("decoder_layers", kMultihead | kFeed | kLongnet),
     size_of_name<&Settings::dim>("dim", kAttends),
     size_of_name<&Settings::dim_v>("dim_v", kAttends),
-    {"dropout", kMultihead | kFeed | kLongnet | kLlama, "0 ... 1, without 1",
+    {"dropout", kMultihead | kFeed | kLongnet | kLlama, "in 0 <= dropout < 1",
      [](Word w, Settings& s) { return read_real<&Settings::dropout>(w, s) && s.dropout < 1; },
      print<&Settings::dropout>},
     size_of_name<&Settings::encoder_layers>("encoder_layers", kMultihead | kFeed | kLongnet),
@@ -113,7 +113,7 @@ Status read_sizes(Word& rest, Settings& s) {
   const auto size = [&](char letter, int& to) {
     const Word w = next(rest, ' ');
     if (w.starts_with(letter) && number(w.substr(1), to) && to > 0 && to <= 1 << 30) return Status::good();
-    return Status::no("module: expected ", letter, " and a number from 1 on at '", w, "'");
+    return Status::no("module: expected ", letter, "# with # at least 1 at '", w, "'");
   };
   if (Status e = size('b', s.batch); !e.ok()) return e;
   if (Status e = size('s', s.len); !e.ok()) return e;
@@ -122,10 +122,10 @@ Status read_sizes(Word& rest, Settings& s) {
   Word w = next(rest, ' '), all = w;
   const Word first = next(w, '/');
   if (!first.starts_with('h') || !number(first.substr(1), s.heads) || s.heads < 1)
-    return Status::no("module: expected h and a number from 1 on at '", all, "'");
+    return Status::no("module: expected h# with # at least 1 at '", all, "'");
   s.heads_kv = s.heads;
   if (first.size() < all.size() && (!number(w, s.heads_kv) || s.heads_kv < 1 || s.heads % s.heads_kv))
-    return Status::no("module: heads '", all, "' are not h#/# with the second dividing the first");
+    return Status::no("module: heads '", all, "' are not h#/# where the second divides the first");
   return Status::good();
 }
 
@@ -140,7 +140,7 @@ Status read_named(Word rest, Settings& s) {
       std::string known;
       for (const Entry& x : kEntries)
         if (x.kinds & of(s.kind)) known += join(known.empty() ? "" : ", ", x.name);
-      return Status::no("module: '", name, "' is not a setting of ", kKind[int(s.kind)], ": ", known);
+      return Status::no("module: '", name, "' is not a setting of ", kKind[int(s.kind)], "; accepted: ", known);
     }
     if (std::exchange(given[e - kEntries], true)) return Status::no("module: '", name, "' is given twice");
     if (!e->read(value, s)) return Status::no("module: ", name, " = '", value, "' is not ", e->accepted);
@@ -151,17 +151,20 @@ Status read_named(Word rest, Settings& s) {
 Status complete(Settings& s) {
   const auto no = [](const auto&... why) { return Status::no("module: ", why...); };
   if (s.kind != ModuleKind::multihead) {
-    if (s.ffn < 0) return no("ffn is not given, and the usual one of e", s.embed, " is not below 2^30");
+    if (s.ffn < 0) return no("ffn not given, and its default for e", s.embed, " is not below 2^30");
     if (s.ffn == 0) return no("ffn = 0 is not above 0");
     if (s.ffn > kMostFfn) return no("ffn = ", s.ffn, " is not below 2^30");
   }
   if (s.kind == ModuleKind::feed_forward) return Status::good();
-  if (!s.dim && s.embed % s.heads) return no("heads ", s.heads, " do not divide e", s.embed, ", and dim is not given");
+  if (!s.dim && s.embed % s.heads)
+    return no("e", s.embed, " is not divisible by ", s.heads, " heads, and dim is not given");
   if (!s.dim) s.dim = s.embed / s.heads;
   if (!s.dim_v) s.dim_v = s.dim;
-  if (s.rope != Rope::no && s.dim % 2) return no("rope turns pairs, and dim = ", s.dim, " is odd");
-  if (s.rope_scale <= 0 || s.theta <= 0) return no("theta and rope_scale are above 0");
-  if (s.kind == ModuleKind::longnet_decoder && !s.memory) return no("a longnet_decoder looks at memory; memory = 0");
+  if (s.rope != Rope::no && s.dim % 2) return no("rope rotates pairs, but dim = ", s.dim, " is odd");
+  if (s.rope_scale <= 0 || s.theta <= 0)
+    return no("theta = ", s.theta, " and rope_scale = ", s.rope_scale, " are not both above 0");
+  if (s.kind == ModuleKind::longnet_decoder && !s.memory)
+    return no("memory = 0 given; a longnet_decoder requires memory");
   Problem p;
   Pattern pattern;
   const bool cross = s.memory && s.kind == ModuleKind::multihead;
@@ -222,21 +225,22 @@ Status attention_of(const Settings& s, Word tail, int keys, Problem& out) {
     int rank = 0;
     while (rank < shards.ranks && shards.count(rank) != s.len) ++rank;
     if (rank == shards.ranks)
-      return no("s", s.len, " is not a shard: of ", shards.tokens, " tokens over ", shards.ranks,
-                " ranks the longest has ", shards.most());
+      return no("s", s.len, " is not the size of a shard; the longest of ", shards.tokens, " tokens over ",
+                shards.ranks, " ranks has ", shards.most());
     queries = keys = shards.most();
   }
   const std::string line = join("forward ", name(s.dtype), " b", s.batch, " h", s.heads, "/", s.heads_kv, " q", queries,
                                 " k", keys, " d", s.dim, "/", s.dim_v, " ", tail);
   Problem p;
-  if (Status e = parse(line, p); !e.ok()) return no("its attention '", line, "': ", e.message);
+  if (Status e = parse(line, p); !e.ok()) return e.after("module: its attention '", line, "': ");
   for (const Option o : {Option::bias, Option::accumulate, Option::append, Option::descale})
-    if (p.has(o)) return no("the option ", name(o), " belongs to attune_call, not to a module");
-  if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
-  if (p.mask.align == Align::absolute) return no("positions are those of the rows, not @absolute");
-  if (p.mask.blocks.q) return no("a block list is said behind a second bar, by its pattern, not in '", tail, "'");
-  if (p.has(Option::softcap) != (s.softcap > 0)) return no("softcap is a setting and an option, both or none");
-  if (p.has(Option::dropout) && s.dropout == 0) return no("the option dropout needs the setting dropout=");
+    if (p.has(o)) return no("option ", name(o), " is not accepted in a module; use attune_call");
+  if (p.keys != KeySource::linear) return no("keys must be linear, not ", name(p.keys));
+  if (p.mask.align == Align::absolute) return no("@absolute is not accepted; positions are row numbers");
+  if (p.mask.blocks.q) return no("'", tail, "' has blocks; a module takes a pattern, after a second ' | '");
+  if (p.has(Option::softcap) != (s.softcap > 0))
+    return no("softcap requires both the option and the setting softcap=, or neither");
+  if (p.has(Option::dropout) && s.dropout == 0) return no("option dropout requires the setting dropout=");
   out = p;
   return Status::good();
 }
@@ -249,14 +253,14 @@ Status attention_of(const Settings& s, Word tail, Word blocks, int keys, Problem
   Word columns = next(words, ' ');
   const Word rows = next(columns, 'x');
   if (!number(rows, p.mask.blocks.q) || !number(columns, p.mask.blocks.k) || p.mask.blocks.q < 1 || p.mask.blocks.k < 1)
-    return Status::no("module: block list '", blocks, "' does not begin with #x#, the tokens of a block");
+    return Status::no("module: block list '", blocks, "' does not begin with #x# (tokens per block)");
   // If ranks exchange heads, the lists are those of the whole sequence.
   const Problem whole = word(p.variant) == "ring" ? whole_of(p, ring_of(p)) : p;
-  if (Status e = parse(words, whole, pattern); !e.ok()) return Status::no("module: ", e.message);
+  if (Status e = parse(words, whole, pattern); !e.ok()) return e.after("module: ");
   const int64_t most = bound(pattern, whole, 1, pattern.by_head() ? p.heads_q : 1, true);
-  if (most > INT32_MAX) return Status::no("module: block list '", blocks, "' has over 2^31 - 1 entries");
+  if (most > INT32_MAX) return Status::no("module: block list '", blocks, "' has more than 2^31 - 1 entries");
   p.mask.blocks.bound = int32_t(std::max<int64_t>(most, 1));
-  if (Status e = valid(p); !e.ok()) return Status::no("module: ", e.message);
+  if (Status e = valid(p); !e.ok()) return e.after("module: ");
   out = p;
   return Status::good();
 }

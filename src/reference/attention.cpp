@@ -51,12 +51,13 @@ void attend(const Definition& one, int64_t h, int64_t i, Room& room) {
 }
 
 Status supports(const Problem& p, const Device& d) {
-  if (d.kind != DeviceKind::cpu) return Status::no("reference: runs on a CPU, not on ", d.name);
-  if (p.has(Option::descale)) return Status::no("reference: does not know the option ", name(Option::descale));
+  if (d.kind != DeviceKind::cpu) return Status::unsupported("reference: runs on a CPU, not on ", d.name);
+  if (p.has(Option::descale)) return Status::unsupported("reference: does not support option ", name(Option::descale));
   if (const auto w = word(p.variant); !w.empty()) {
     const VariantDefinition* known = find_definition(w);
-    if (!known) return Status::no("reference: does not know the variant ", w);
-    if (p.pass == Pass::backward && !known->backward) return Status::no("reference: ", w, " has no gradient");
+    if (!known) return Status::unsupported("reference: does not support variant ", w);
+    if (p.pass == Pass::backward && !known->backward)
+      return Status::unsupported("reference: ", w, " has no gradient");
   }
   return Status::good();
 }

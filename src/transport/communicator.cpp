@@ -42,19 +42,19 @@ Communicator::Communicator(const Transport& transport, double seconds) : transpo
 
 Communicator::~Communicator() {
   for (Open& o : open_)  // nothing may write to memory that its owner may free next
-    if (o.begun && transport_.fail) transport_.fail(transport_.self, "it ended with transfers under way");
+    if (o.begun && transport_.fail) transport_.fail(transport_.self, "it was destroyed during a transfer");
   if (transport_.destroy) transport_.destroy(transport_.self);
 }
 
 Status Communicator::said(std::string_view doing) {
   const char* why = transport_.error ? transport_.error(transport_.self) : nullptr;
-  failed_ = join("rank ", rank(), " of ", ranks(), ": ", doing, ": ", why && *why ? why : "the transport says no more");
-  return Status::no(failed_);
+  return failed_ = Status::failure(Code::device, "rank ", rank(), " of ", ranks(), ": ", doing, ": ",
+                                   why && *why ? why : "the transport gives no reason");
 }
 
 Status Communicator::fail(Status why) {
-  if (why.ok() || !failed_.empty()) return why;
-  failed_ = join("rank ", rank(), " of ", ranks(), " stopped before: ", why.message);
+  if (why.ok() || !failed_.ok()) return why;
+  failed_ = why.after("rank ", rank(), " of ", ranks(), " failed earlier: ");
   if (transport_.fail) transport_.fail(transport_.self, why.message.c_str());
   for (Open& o : open_) o.begun = o.waiting = false;
   return why;
@@ -98,13 +98,13 @@ Status Communicator::unstage(Open& o, int slot, const CopyLane& lane) {
 }
 
 Status Communicator::start(std::span<const Transfer> transfers, const CopyLane& lane, Ticket& out) {
-  if (!failed_.empty()) return Status::no(failed_);
+  if (!failed_.ok()) return failed_;
   const int slot = !open_[0].begun && !open_[0].waiting ? 0 : 1;
   Open& o = open_[slot];
-  if (o.begun || o.waiting) return Status::no("communicator: two transfers are under way, and a third was started");
+  if (o.begun || o.waiting) return Status::no("communicator: two transfers are open; a third cannot be started");
   for (const Transfer& t : transfers) {
     if (t.peer < 0 || t.peer >= ranks() || t.peer == rank())
-      return Status::no("communicator: peer ", t.peer, " is not another rank of ", ranks());
+      return Status::no("communicator: peer ", t.peer, " is not another of the ", ranks(), " ranks");
     (t.receive ? traffic_.received : traffic_.sent) += t.bytes;
     traffic_.messages += !t.receive;
   }
@@ -113,13 +113,13 @@ Status Communicator::start(std::span<const Transfer> transfers, const CopyLane& 
   if (lane.device == DeviceKind::cuda && !transport_.gpu) return fail(stage(o, slot, lane));
   const int32_t device = lane.device == DeviceKind::cuda ? lane.index : -1;
   if (transport_.start(transport_.self, o.asked.data(), int32_t(o.asked.size()), device, lane.stream, &o.ticket))
-    return said("a transfer could not begin");
+    return said("a transfer could not start");
   o.begun = true;
   return Status::good();
 }
 
 Status Communicator::finish(Ticket slot, const CopyLane& lane) {
-  if (!failed_.empty()) return Status::no(failed_);
+  if (!failed_.ok()) return failed_;
   Open& o = open_[slot];
   const bool staged = o.waiting;
   if (staged) {
@@ -127,16 +127,16 @@ Status Communicator::finish(Ticket slot, const CopyLane& lane) {
     for (bool passed = false; !passed;) {
       if (Status s = staging_->slot[slot].copied.passed(passed); !s.ok()) return fail(s);
       if (!passed && std::chrono::steady_clock::now() > end)
-        return fail(Status::no("the GPU did not come to a transfer within ", seconds_, " s"));
+        return fail(Status::failure(Code::device, "the GPU did not reach the transfer within ", seconds_, " s"));
       if (!passed) std::this_thread::yield();
     }
     if (transport_.start(transport_.self, o.staged.data(), int32_t(o.staged.size()), -1, nullptr, &o.ticket))
-      return said("a transfer could not begin");
+      return said("a transfer could not start");
     o.waiting = false, o.begun = true;
   }
-  if (!o.begun) return Status::no("communicator: transfer ", slot, " is not under way");
+  if (!o.begun) return Status::no("communicator: transfer ", slot, " is not open");
   o.begun = false;
-  if (transport_.finish(transport_.self, o.ticket, seconds_, lane.stream)) return said("a transfer did not end");
+  if (transport_.finish(transport_.self, o.ticket, seconds_, lane.stream)) return said("a transfer did not finish");
   return staged ? fail(unstage(o, slot, lane)) : Status::good();
 }
 

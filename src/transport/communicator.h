@@ -66,7 +66,7 @@ class Communicator {
 
   Transport transport_;
   double seconds_;
-  std::string failed_{};
+  Status failed_{};  // of every later call
   Traffic traffic_{};
   Open open_[2]{};
   std::vector<Transfer> list_{};

@@ -28,10 +28,10 @@ const Library& plug_in() {
 
 Status open_mpi(const void* comm, Transport& out) {
   const Library& library = plug_in();
-  if (!library.ok()) return Status::no("MPI: ", library.missed());
+  if (!library.ok()) return Status::unsupported("MPI: ", library.missed());
   char why[512] = {};
   if (library.function<Open>("attune_mpi_open")(sizeof(Transport), comm, &out, why, sizeof why))
-    return Status::no("MPI: ", why);
+    return Status::failure(Code::device, "MPI: ", why);
   return Status::good();
 }
 

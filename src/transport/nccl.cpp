@@ -54,7 +54,7 @@ struct Nccl {
 Status nccl(const Nccl*& out) {
   static const Nccl opened;
   out = &opened;
-  return opened.init ? Status::good() : Status::no("NCCL: ", opened.missed);
+  return opened.init ? Status::good() : Status::unsupported("NCCL: ", opened.missed);
 }
 
 struct Ticket {
@@ -102,21 +102,22 @@ Status join_group(const Nccl& nccl, const Id& id, int rank, int ranks, int devic
   std::unique_lock lock(joining->mutex);
   if (!joining->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return joining->done; })) {
     joining->given_up = true;
-    return Status::no("NCCL: rank ", rank, " of ", ranks, ": not all ranks came within ", seconds, " s");
+    return Status::failure(Code::device, "NCCL: rank ", rank, " of ", ranks, ": not all ranks joined within ", seconds,
+                           " s");
   }
   out = joining->comm;
-  return joining->code ? Status::no("ncclCommInitRank: ", nccl.text(joining->code)) : Status::good();
+  return joining->code ? Status::failure(Code::device, "ncclCommInitRank: ", nccl.text(joining->code)) : Status::good();
 }
 
 int start(void* self, const Transfer* transfers, int32_t count, int32_t device, void* stream, void** ticket) {
   Rank& me = *static_cast<Rank*>(self);
-  if (!me.comm) return me.said("the group was given up");
+  if (!me.comm) return me.said("the group was aborted");
   if (device != me.device)
-    return me.said(device < 0 ? std::string("NCCL moves memory of GPUs, not of the host")
-                              : join("this rank is on cuda:", me.device, ", and the data on cuda:", device));
+    return me.said(device < 0 ? std::string("NCCL transfers GPU memory, not host memory")
+                              : join("this rank is on cuda:", me.device, ", but the data is on cuda:", device));
   Ticket* t = me.tickets;
   while (t != std::end(me.tickets) && t->open) ++t;
-  if (t == std::end(me.tickets)) return me.said("too many transfers are under way");
+  if (t == std::end(me.tickets)) return me.said("too many transfers are open");
   const cuda::DeviceGuard use(device);
   Status s = use.status;
   if (s.ok()) s = t->ready.open(device);
@@ -144,7 +145,7 @@ int finish(void* self, void* ticket, double seconds, void* stream) {
   Rank& me = *static_cast<Rank*>(self);
   Ticket& t = *static_cast<Ticket*>(ticket);
   t.open = false;
-  if (!me.comm) return me.said("the group was given up");
+  if (!me.comm) return me.said("the group was aborted");
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   for (bool passed = cuda::capturing(stream); !passed;) {
     int code = kGood;
@@ -156,7 +157,7 @@ int finish(void* self, void* ticket, double seconds, void* stream) {
     if (Status s = t.moved.passed(passed); !s.ok()) return me.said(s.message);
     if (!passed && std::chrono::steady_clock::now() > end) {
       me.abort();
-      return me.said(join("a peer did not come within ", seconds, " s"));
+      return me.said(join("a peer did not respond within ", seconds, " s"));
     }
     if (!passed) std::this_thread::yield();
   }
@@ -179,14 +180,15 @@ Status make_nccl_id(std::span<std::byte, kNcclIdBytes> out) {
   const Nccl* library = nullptr;
   if (Status s = nccl(library); !s.ok()) return s;
   Id id;
-  if (const int code = library->get_id(&id)) return Status::no("ncclGetUniqueId: ", library->text(code));
+  if (const int code = library->get_id(&id))
+    return Status::failure(Code::device, "ncclGetUniqueId: ", library->text(code));
   std::memcpy(out.data(), id.bytes, sizeof id.bytes);
   return Status::good();
 }
 
 Status open_nccl(std::span<const std::byte, kNcclIdBytes> id, int rank, int ranks, int device, Transport& out,
                  double seconds) {
-  if (ranks < 1 || rank < 0 || rank >= ranks) return Status::no("NCCL: rank ", rank, " is not one of ", ranks);
+  if (ranks < 1 || rank < 0 || rank >= ranks) return Status::no("NCCL: rank ", rank, " is not in 0 ... ", ranks - 1);
   auto me = std::make_unique<Rank>();
   if (Status s = nccl(me->nccl); !s.ok()) return s;
   me->device = device;

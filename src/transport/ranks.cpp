@@ -68,10 +68,10 @@ using Lock = std::unique_lock<std::mutex>;
 // Both sides have arrived: moves the bytes. Releases the lock meanwhile; neither post can go away.
 Status move(Rank& me, Post& send, Post& receive, Lock& lock) {
   if (send.what.bytes != receive.what.bytes)
-    return Status::no("rank ", send.rank, " sends ", send.what.bytes, " bytes, and rank ", receive.rank, " expects ",
+    return Status::no("rank ", send.rank, " sends ", send.what.bytes, " bytes, but rank ", receive.rank, " expects ",
                       receive.what.bytes);
   if ((send.device < 0) != (receive.device < 0))
-    return Status::no("ranks ", send.rank, " and ", receive.rank, " are not both on GPUs or both on the host");
+    return Status::no("ranks ", send.rank, " and ", receive.rank, " do not both use GPU memory or both host memory");
   send.state = receive.state = State::copying;
   lock.unlock();
   Status s = Status::good();
@@ -120,7 +120,7 @@ int start(void* self, const Transfer* transfers, int32_t count, int32_t device, 
   Group& g = *me.group;
   Ticket* t = me.tickets;
   while (t != std::end(me.tickets) && t->open) ++t;
-  if (t == std::end(me.tickets)) return said(me, "too many transfers are under way");
+  if (t == std::end(me.tickets)) return said(me, "too many transfers are open");
   if (device >= 0 && !me.has_stream) {
     if (Status s = me.stream.open(device); !s.ok()) return said(me, s.message);
     me.has_stream = true;
@@ -172,8 +172,8 @@ int finish(void* self, void* ticket, double seconds, void* stream) {
     if (p.state == State::done) continue;
     if (p.state == State::failed) why = p.why;
     else if (in_time) why = join("rank ", p.what.peer, " stopped: ", gone);
-    else if (p.what.receive) why = join("nothing came from rank ", p.what.peer, " within ", seconds, " s");
-    else why = join("rank ", p.what.peer, " took nothing within ", seconds, " s");
+    else if (p.what.receive) why = join("rank ", p.what.peer, " sent nothing within ", seconds, " s");
+    else why = join("rank ", p.what.peer, " received nothing within ", seconds, " s");
   }
   if (!why.empty()) {
     stop(me, why, lock);
@@ -200,7 +200,7 @@ void destroy(void* self) {
   Rank* me = static_cast<Rank*>(self);
   {
     Lock lock(me->group->mutex);
-    stop(*me, "it ended", lock);
+    stop(*me, "it was destroyed", lock);
   }
   // An enqueued copy reads memory of its rank and an event of this one.
   if (me->has_stream) (void)cuda::wait(me->stream.get());

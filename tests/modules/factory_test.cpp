@@ -6,13 +6,13 @@
 namespace attune {
 namespace {
 
-Choice chosen(std::string_view name, const MakeOptions& o = {}) {
-  Choice c;
+MakeChoice chosen(std::string_view name, const MakeOptions& o = {}) {
+  MakeChoice c;
   EXPECT_EQ(choose(name, o, this_cpu(), c).message, "") << name;
   return c;
 }
 std::string refusal(std::string_view name, const MakeOptions& o) {
-  Choice c;
+  MakeChoice c;
   return choose(name, o, this_cpu(), c).message;
 }
 
@@ -25,14 +25,14 @@ TEST(Factory, every_name_of_the_tables_is_a_problem_with_a_backend_or_its_refusa
     const std::string name = names.substr(at, end - at);
     at = end + 2;
     for (const int ranks : {1, 4}) {
-      const Choice c = chosen(name, {.len = 4096, .heads = 8, .causal = true, .ranks = ranks});
+      const MakeChoice c = chosen(name, {.len = 4096, .heads = 8, .causal = true, .ranks = ranks});
       Problem p;
       EXPECT_EQ(parse(c.line, p).message, "") << c.line;
       EXPECT_EQ(attune::name(p), c.line);
       EXPECT_TRUE(c.why.starts_with(name + ": asked for by name")) << c.why;
       EXPECT_NE(c.why.find("first in the list of backends that supports it"), std::string::npos) << c.why;
       EXPECT_EQ(c.pattern.empty(), !name.starts_with("block_sparse") || name == "block_sparse_adaptive") << name;
-      const Choice m = chosen("multihead_" + name, {.len = 4096, .heads = 8, .causal = true, .ranks = ranks});
+      const MakeChoice m = chosen("multihead_" + name, {.len = 4096, .heads = 8, .causal = true, .ranks = ranks});
       EXPECT_TRUE(m.module);
       Settings s;
       EXPECT_EQ(read_settings(m.line, s).message, "") << m.line;
@@ -81,7 +81,7 @@ TEST(Factory, automatic_choices_follow_from_what_is_given) {
        "nsa: parameters of native sparse attention are given"},
   };
   for (const auto& [o, why] : cases) EXPECT_TRUE(chosen("auto", o).why.starts_with(std::string(why) + "\n")) << why;
-  const Choice c = chosen("auto", {.len = 131072, .heads = 8});
+  const MakeChoice c = chosen("auto", {.len = 131072, .heads = 8});
   EXPECT_EQ(c.name, "longnet");
   EXPECT_TRUE(c.why.starts_with("longnet: 131072 tokens are over 32768, where plain attention computes ")) << c.why;
   EXPECT_EQ(chosen("multihead_auto", {.len = 128}).name, "multihead_dense");
@@ -136,7 +136,7 @@ TEST(Factory, any_length_is_spread_over_ranks) {
 TEST(Factory, modules_by_name_run) {
   for (const char* name : {"multihead", "multihead_dilated", "multihead_longnet", "multihead_block_sparse",
                            "multihead_nsa", "multihead_ring_dilated", "multihead_auto"}) {
-    const Choice c = chosen(name, {.len = 128, .heads = 4, .dim = 16, .causal = true, .block = 16});
+    const MakeChoice c = chosen(name, {.len = 128, .heads = 4, .dim = 16, .causal = true, .block = 16});
     const auto module = made(c.line);
     ASSERT_TRUE(module) << c.line;
     ModuleWorld w(*module);

@@ -53,11 +53,11 @@ std::vector<Reading> readings(const Problem& p, double scale) {
     change(r);
     all.push_back(r);
   };
-  add("swapped-layout", "heads are taken for the sequence and the reverse: BSHD read as BHSD, or the reverse",
+  add("swapped-layout", "the head and sequence axes are swapped: BSHD is read as BHSD, or the reverse",
       [](Reading& r) { r.order = Order::heads_as_sequence; });
-  add("swapped-layout", "q, k and v are read in the other order of heads and sequence",
+  add("swapped-layout", "q, k and v are read with head and sequence axes swapped",
       [](Reading& r) { r.order = Order::inputs_swapped; });
-  add("swapped-layout", "all tensors are read and written in the other order of heads and sequence",
+  add("swapped-layout", "all tensors are read and written with head and sequence axes swapped",
       [](Reading& r) { r.order = Order::all_swapped; });
   add("missing-scale", "scores are not multiplied by the scale", [](Reading& r) { r.scale = r.gradient_scale = 1; });
   add("missing-scale", "scores are multiplied by the scale twice",
@@ -66,14 +66,14 @@ std::vector<Reading> readings(const Problem& p, double scale) {
     add("missing-scale", "gradients are not multiplied by the scale", [](Reading& r) { r.gradient_scale = 1; });
     add("missing-scale", "gradients are multiplied by the scale twice",
         [](Reading& r) { r.gradient_scale *= r.gradient_scale; });
-    add("log2-lse", "the natural lse that was given is taken for one in base 2",
+    add("log2-lse", "the given natural lse is taken for base 2",
         [](Reading& r) { r.lse_by = kLogOfTwo; });
-    add("log2-lse", "the natural lse that was given is converted twice", [](Reading& r) { r.lse_by = 1 / kLogOfTwo; });
+    add("log2-lse", "the given natural lse is converted twice", [](Reading& r) { r.lse_by = 1 / kLogOfTwo; });
   }
   if (p.mask.kind != MaskKind::full && p.mask.align == Align::bottom_right)
-    add("top-left-causal", "the mask begins at the first key, and not so that the last query stands on the last key",
+    add("top-left-causal", "the mask is aligned to the first query and key, not to the last",
         [](Reading& r) { r.mask.align = Align::top_left; });
-  add("head-order", "query head h reads key head h modulo their number, and not h divided by the group",
+  add("head-order", "query head h reads KV head h % heads_kv instead of h / group",
       [](Reading& r) { r.heads_modulo = true; });
   add("transposed-v", "v is read as its transpose", [](Reading& r) { r.transposed_v = true; });
   if (p.mask.kind != MaskKind::full) {
@@ -94,9 +94,9 @@ std::vector<Reading> readings(const Problem& p, double scale) {
     });
   }
   for (const int tile : {8, 16, 32, 64, 128, 256}) {
-    add("tail-unmasked", "keys behind the last one, up to the end of a tile, are counted as zeros",
+    add("tail-unmasked", "keys past the last one, up to the end of a tile, count as zeros",
         [&](Reading& r) { r.tail = Tail::zeros, r.tile = tile; });
-    add("tail-unmasked", "the last key is counted again up to the end of a tile",
+    add("tail-unmasked", "the last key is repeated up to the end of a tile",
         [&](Reading& r) { r.tail = Tail::last_again, r.tile = tile; });
   }
   add("one-key", "only the first key is read", [](Reading& r) { r.keys = Keys::first_only; });
@@ -342,7 +342,7 @@ Mistake diagnose(const Problem& p, const Args& a) {
   }
   if (worst <= close) {
     if (!a.given(Role::lse)) return {};
-    for (const auto& [factor, sentence] : {std::pair(1 / kLogOfTwo, "lse is in base 2, and not natural"),
+    for (const auto& [factor, sentence] : {std::pair(1 / kLogOfTwo, "lse is in base 2 instead of natural"),
                                            {kLogOfTwo, "lse is multiplied by ln 2"}}) {
       bool fits = true, differs = false;
       for (size_t n = 0; n < rows.size() && fits; ++n) {

@@ -18,19 +18,19 @@ struct NsaReading {
 
 constexpr NsaReading kReadings[] = {
     {"", "", [](NsaBranches&) {}},
-    {"swapped-layout", "q, k and v are read in the other order of heads and sequence",
+    {"swapped-layout", "q, k and v are read with head and sequence axes swapped",
      [](NsaBranches& r) { r.swapped = true; }},
     {"missing-scale", "scores are not multiplied by the scale", [](NsaBranches& r) { r.scale = 1; }},
     {"missing-scale", "scores are multiplied by the scale twice", [](NsaBranches& r) { r.scale *= r.scale; }},
-    {"top-left-causal", "the first query stands on the first key, and not the last on the last",
+    {"top-left-causal", "the mask is aligned to the first query and key, not to the last",
      [](NsaBranches& r) { r.top_left = true; }},
-    {"head-order", "query head h reads key head h modulo their number, and not h divided by the group",
+    {"head-order", "query head h reads KV head h % heads_kv instead of h / group",
      [](NsaBranches& r) { r.kv_head = r.h % r.p.heads_kv; }},
     {"window-off-by-one", "the window has a token too many", [](NsaBranches& r) { ++r.window; }},
     {"window-off-by-one", "the window has a token too few", [](NsaBranches& r) { --r.window; }},
-    {"tail-unmasked", "a chosen block is read to its end, behind the query too", [](NsaBranches& r) { r.tail = true; }},
-    {"one-key", "of every branch only the first key is read", [](NsaBranches& r) { r.only_key = 1; }},
-    {"one-key", "of every branch only the last key is read", [](NsaBranches& r) { r.only_key = -1; }},
+    {"tail-unmasked", "a selected block is read to its end, past the query", [](NsaBranches& r) { r.tail = true; }},
+    {"one-key", "only the first key of each branch is read", [](NsaBranches& r) { r.only_key = 1; }},
+    {"one-key", "only the last key of each branch is read", [](NsaBranches& r) { r.only_key = -1; }},
 };
 
 Row row_of(const NsaBranches& one, int i) {

@@ -81,8 +81,8 @@ class Child {
     int status = 0;
     while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
     close(read_);
-    if (WIFSIGNALED(status)) return join("the process was ended by signal ", WTERMSIG(status));
-    if (WIFEXITED(status) && WEXITSTATUS(status)) return join("the process ended with ", WEXITSTATUS(status));
+    if (WIFSIGNALED(status)) return join("the process was killed by signal ", WTERMSIG(status));
+    if (WIFEXITED(status) && WEXITSTATUS(status)) return join("the process exited with status ", WEXITSTATUS(status));
     return "";
   }
   bool ended = false;
@@ -165,7 +165,8 @@ struct Worker {
 
   void run() {
     if (const Status s = device_named(asked.device, device); !s.ok()) return say(to, "device " + s.message);
-    if (device.index < 0) return say(to, join("device ", asked.device, " can be planned for, and is not here"));
+    if (device.index < 0)
+      return say(to, join("device device '", asked.device, "' is not present; it can only be planned for"));
     say(to, "name " + device.name);
     next = first;
     const auto work = [&] {
@@ -278,7 +279,7 @@ struct Parent {
     open.clear(), suspects.clear();
     Child child;
     if (!child.start([&](int to) { Worker{asked, over, first, to, began}.run(); })) {
-      result.status = Status::no("no process for a hunt: ", std::strerror(errno));
+      result.status = Status::failure(Code::device, "hunt: a process could not be started: ", std::strerror(errno));
       return true;
     }
     for (std::string text;;) {
@@ -294,9 +295,9 @@ struct Parent {
       if (!child.ended && std::none_of(open.begin(), open.end(), late)) continue;  // golden results take time
       const bool hangs = !child.ended;
       const std::string end = child.stop();
-      const std::string why = hangs ? join("a run did not end in ", asked.launch_seconds, " s") : end;
+      const std::string why = hangs ? join("a run did not finish within ", asked.launch_seconds, " s") : end;
       if (open.empty()) {
-        result.status = Status::no("the process of the hunt ended: ", why);
+        result.status = Status::failure(Code::device, "hunt: the worker process ended: ", why);
         return true;
       }
       try_alone(open, hangs ? Ending::hang : Ending::crash, why);
@@ -368,7 +369,7 @@ Ending attempt(const Hunt& asked, const Backend& b, const Case& c, std::string& 
     if (!heard) {
       const bool hangs = !child.ended;
       const std::string end = child.stop();
-      why = hangs ? join("a run did not end in ", asked.launch_seconds, " s") : end;
+      why = hangs ? join("a run did not finish within ", asked.launch_seconds, " s") : end;
       return !running ? Ending::refused : hangs ? Ending::hang : Ending::crash;
     }
     if (text == "run" || text == "ran") {

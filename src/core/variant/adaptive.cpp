@@ -27,14 +27,14 @@ Status read_adaptive(const Problem& p, Adaptive& out) {
     rest.remove_prefix(std::min(rest.size(), one.size() + 1));
     constexpr std::string_view kKeys[] = {"adaptive", "block", "density", "hidden", "noise", "per_head"};
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys))
-      return no("'", key, "' is not one of its parameters (block, density, hidden, noise, per_head)");
+      return no("unknown parameter '", key, "'; accepted: block, density, hidden, noise, per_head");
   }
   if (Status s = number(p, "block", 1, 1 << 20, out.block); !s.ok()) return s;
   if (Status s = number(p, "hidden", 1, 1024, out.hidden); !s.ok()) return s;
   if (Status s = number(p, "per_head", 0, 1, out.per_head); !s.ok()) return s;
   const std::string_view density = value(p.variant, "density"), noise = value(p.variant, "noise");
   if (!density.empty() && !parse_millionths(density, out.density))
-    return no("density=", density, " is not in 0 ... 1, with at most six digits");
+    return no("density=", density, " is not in 0 ... 1 with at most six decimals");
   if (!noise.empty() && noise != "gumbel" && noise != "none") return no("noise=", noise, " is not gumbel or none");
   out.gumbel = noise == "gumbel";
   return Status::good();
@@ -43,11 +43,11 @@ Status read_adaptive(const Problem& p, Adaptive& out) {
 Status valid_adaptive(const Problem& p) {
   Adaptive a;
   if (Status s = read_adaptive(p, a); !s.ok()) return s;
-  if (p.mask.blocks.q) return no("finds its own blocks, the mask has some");
-  if (p.keys == KeySource::paged) return no("keys are linear or ragged, not paged");
+  if (p.mask.blocks.q) return no("mask ", name(p.mask), " has blocks; adaptive attention selects its own");
+  if (p.keys == KeySource::paged) return no("keys must be linear or ragged, not paged");
   for (const Option o : {Option::bias, Option::accumulate, Option::append, Option::descale})
-    if (p.has(o)) return no("does not go with ", name(o));
-  if (adaptive_bound(p, a) > INT32_MAX) return no(adaptive_bound(p, a), " entries of lists are over 2^31 - 1");
+    if (p.has(o)) return no("cannot be combined with option ", name(o));
+  if (adaptive_bound(p, a) > INT32_MAX) return no("up to ", adaptive_bound(p, a), " list entries, over 2^31 - 1");
   return Status::good();
 }
 

@@ -23,7 +23,7 @@ Status read_names(const Variant& v) {
     rest.remove_prefix(1);
     const Word one = rest.substr(0, rest.find(' ')), name = one.substr(0, one.find('='));
     if (name != "gradient" && name != "mode" && name != "norm" && name != "rates" && name != "segments")
-      return Status::no("dilated: '", name, "' is not one of its parameters: gradient, mode, norm, rates, segments");
+      return Status::no("dilated: unknown parameter '", name, "'; accepted: gradient, mode, norm, rates, segments");
     rest.remove_prefix(one.size());
   }
   return Status::good();
@@ -35,11 +35,11 @@ Status read_branches(const Variant& v, Dilated& out) {
   if (!segments.count) return no("segments = '", value(v, "segments"), "' is not a list of 1 ... 32 numbers");
   if (!rates.count) return no("rates = '", value(v, "rates"), "' is not a list of 1 ... 32 numbers");
   if (segments.count != rates.count)
-    return no(segments.count, " segments and ", rates.count, " rates: they go in pairs");
+    return no(segments.count, " segments and ", rates.count, " rates given; each segment has one rate");
   out.branches = rates.count;
   for (int n = 0; n < rates.count; ++n) {
     if (rates[n] < 1 || rates[n] > segments[n])
-      return no("rate ", rates[n], " is not in 1 ... its segment ", segments[n]);
+      return no("rate ", rates[n], " is not in 1 ... ", segments[n], ", the length of its segment");
     out.segment[n] = segments[n], out.rate[n] = rates[n];
   }
   return Status::good();
@@ -83,12 +83,12 @@ Status read_dilated(const Problem& p, Dilated& out) {
   if (Status s = read_word(p.variant, "gradient", kGradient, "exact, detached", d.detached); !s.ok()) return s;
   if (Status s = read_branches(p.variant, d); !s.ok()) return s;
   if (d.detached && !(d.mode == Dilated::Mode::longnet && d.norm == Dilated::Norm::lse))
-    return no("gradient=detached leaves out the shares of norm=lse in mode=longnet; there are none here");
+    return no("gradient=detached requires mode=longnet and norm=lse");
   if (d.mode == Dilated::Mode::headgroup && p.heads_q < d.branches)
-    return no("mode=headgroup gives every branch a head: ", d.branches, " branches, heads_q = ", p.heads_q);
-  if (p.options) return no("takes no options of dense attention");
-  if (p.keys != KeySource::linear) return no("keys are linear, not ", name(p.keys));
-  if (p.len_q != p.len_k) return no("q", p.len_q, " and k", p.len_k, " differ: queries and keys are the same rows");
+    return no("mode=headgroup requires a head per branch: ", d.branches, " branches, heads_q = ", p.heads_q);
+  if (p.options) return no("options of dense attention are not accepted");
+  if (p.keys != KeySource::linear) return no("keys must be linear, not ", name(p.keys));
+  if (p.len_q != p.len_k) return no("q", p.len_q, " and k", p.len_k, " differ; queries and keys must be the same rows");
   // Queries and keys of a branch are the same rows, so causal stays causal; a window would have to be divided.
   const Mask& m = p.mask;
   if (m.kind == MaskKind::window || m.align == Align::absolute || m.blocks.q || m.k_step != 1 || m.k_phase)

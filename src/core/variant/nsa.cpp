@@ -28,6 +28,8 @@ bool listed(Word names, Word name) {
   return false;
 }
 
+Word without_end(Word names) { return names.substr(0, names.size() - 1); }
+
 Status read_number(const Variant& v, Word name, int least, int most, int& out) {
   const Word text = value(v, name);
   if (text.empty()) return Status::good();  // not a parameter of this word
@@ -53,13 +55,14 @@ Status read_names(const Variant& v, const Known& k) {
     rest.remove_prefix(1);
     const Word one = rest.substr(0, rest.find(' ')), name = one.substr(0, one.find('='));
     if (!listed(k.needs, name) && !listed(k.may, name))
-      return Status::no(k.word, ": '", name, "' is not one of its parameters:", k.needs,
-                        k.may == " " ? "" : join("and perhaps", k.may));
+      return Status::no(k.word, ": unknown parameter '", name, "'; required:", without_end(k.needs),
+                        k.may == " " ? "" : join("; optional:", without_end(k.may)));
     rest.remove_prefix(one.size());
   }
   for (Word all = k.needs.substr(1); !all.empty();) {
     const Word name = all.substr(0, all.find(' '));
-    if (value(v, name).empty()) return Status::no(k.word, ": ", name, "= is not given; it needs", k.needs);
+    if (value(v, name).empty())
+      return Status::no(k.word, ": ", name, "= not given; required:", without_end(k.needs));
     all.remove_prefix(name.size() + 1);
   }
   return Status::good();
@@ -94,30 +97,30 @@ Status read_nsa(const Problem& p, Nsa& out) {
   const bool backward = p.pass == Pass::backward;
   if (a.l % a.d) return no("d = ", a.d, " does not divide l = ", a.l);
   if (listed(k->needs, "s") && a.s % a.d) return no("d = ", a.d, " does not divide s = ", a.s);
-  if (a.hidden && a.phi != Phi::mlp) return no("hidden = ", a.hidden, " goes with phi=mlp only");
-  if (p.keys == KeySource::paged) return no("keys are linear or ragged, not paged");
-  if (p.options) return no("takes no options of dense attention");
+  if (a.hidden && a.phi != Phi::mlp) return no("hidden = ", a.hidden, " requires phi=mlp");
+  if (p.keys == KeySource::paged) return no("keys must be linear or ragged, not paged");
+  if (p.options) return no("options of dense attention are not accepted");
   if (p.mask.blocks.q || p.mask.k_step != 1 || p.mask.k_phase || p.mask.align != Align::bottom_right)
-    return no("mask ", name(p.mask), " has a list, a step or an alignment; it has none");
+    return no("mask ", name(p.mask), " has a block list, a key step or an alignment; none is accepted");
   if (k->word == "compress") {
-    if (a.phi == Phi::none) return no("phi=none leaves nothing to do");
+    if (a.phi == Phi::none) return no("phi=none leaves nothing to compress");
     if (p.mask.kind != MaskKind::full) return no("mask ", name(p.mask), " is not full");
     if (p.heads_q != p.heads_kv || p.dim_qk != p.dim_v)
-      return no("makes one token of several of its own head: h", p.heads_q, "/", p.heads_kv, " or d", p.dim_qk, "/",
-                p.dim_v, " differ");
+      return no("h", p.heads_q, "/", p.heads_kv, " d", p.dim_qk, "/", p.dim_v,
+                ": both numbers of heads must be equal, and both head dims");
     if (p.len_k != std::max<int64_t>(1, a.compressed(p.len_q)))
-      return no("k", p.len_k, " is not the number of compressed tokens of q", p.len_q, ", ",
-                std::max<int64_t>(1, a.compressed(p.len_q)));
+      return no("k", p.len_k, " is not ", std::max<int64_t>(1, a.compressed(p.len_q)),
+                ", the number of compressed tokens of q", p.len_q);
   } else if (k->word == "gate") {
     if (p.mask.kind != MaskKind::full) return no("mask ", name(p.mask), " is not full");
     if (p.heads_q != 3 * int64_t(p.heads_kv) || p.dim_qk != p.dim_v)
-      return no("adds three branches to one: h", p.heads_q, "/", p.heads_kv, " is not 3H/H, or d", p.dim_qk, "/",
-                p.dim_v, " differ");
+      return no("h", p.heads_q, "/", p.heads_kv, " d", p.dim_qk, "/", p.dim_v,
+                ": heads must be 3H/H (three branches to one), and both head dims equal");
   } else if (p.mask.kind != MaskKind::causal) {
     return no("mask ", name(p.mask), " is not causal");
   }
   if (p.keys == KeySource::ragged && k->word != "compress" && k->word != "gate" && p.len_q != p.len_k)
-    return no("ragged keys are the queries' own, and q", p.len_q, " and k", p.len_k, " differ");
+    return no("q", p.len_q, " and k", p.len_k, " differ; with ragged keys they must be equal");
   if (backward && (k->word == "select" || k->word == "reads")) return no("has no gradient");
   out = a;
   return Status::good();

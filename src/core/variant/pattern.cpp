@@ -90,7 +90,7 @@ struct Reader {
       std::string says;
       for (std::string_view rest = all; !rest.empty();)
         if (const std::string_view one = cut(rest, ' '); !one.empty()) says += join(says.empty() ? "" : ", ", one);
-      return no("'", n, "' is not one of its parameters (", says, ")");
+      return no("unknown parameter '", n, "'; accepted: ", says);
     }
     return Status::good();
   }
@@ -98,7 +98,7 @@ struct Reader {
   Status integer(std::string_view name, int32_t otherwise, int32_t least, int32_t& x) const {
     x = otherwise;
     if (has(name) && (!number(value(name), x) || x < least))
-      return no(name, "=", value(name), " is not a number of at least ", least);
+      return no(name, "=", value(name), " is not an integer of at least ", least);
     return Status::good();
   }
   // Converts tokens to blocks: rounded down, or up where a requested feature must not vanish.
@@ -114,9 +114,9 @@ struct Reader {
     if (whole.ends_with(',')) return no(name, "=", whole, " ends in a comma");
     for (count = 0; !rest.empty(); ++count) {
       const std::string_view one = cut(rest, ',');
-      if (count == Pattern::kMost) return no(name, "=", whole, " has over ", Pattern::kMost, " numbers");
+      if (count == Pattern::kMost) return no(name, "=", whole, " has more than ", Pattern::kMost, " numbers");
       if (!number(one, x[count]) || x[count] < least)
-        return no(name, "=", whole, ": '", one, "' is not a number of at least ", least);
+        return no(name, "=", whole, ": '", one, "' is not an integer of at least ", least);
     }
     return Status::good();
   }
@@ -133,7 +133,7 @@ struct Reader {
   }
   Status offsets() const {
     if (Status s = list("rates", "1,2,4,8", 1, out.rate, out.count); !s.ok()) return s;
-    if (has("ratio") == has("reach")) return no("needs either ratio= (of 0 ... 1) or reach= (blocks)");
+    if (has("ratio") == has("reach")) return no("requires either ratio= (0 ... 1) or reach= (blocks)");
     if (has("reach")) return integer("reach", 0, 0, out.steps);
     int32_t ratio = 0;
     if (!parse_millionths(value("ratio"), ratio)) return no("ratio=", value("ratio"), " is not in 0 ... 1");
@@ -142,7 +142,7 @@ struct Reader {
   }
   Status random() const {
     if (!parse_millionths(value("density"), out.density))
-      return no("density=", value("density"), " is not in 0 ... 1, with at most six digits");
+      return no("density=", value("density"), " is not in 0 ... 1 with at most six decimals");
     uint64_t seed = 0;
     if (has("seed") && !number(value("seed"), seed)) return no("seed=", value("seed"), " is not a number");
     out.seed[0] = uint32_t(seed), out.seed[1] = uint32_t(seed >> 32);
@@ -156,11 +156,11 @@ struct Reader {
     };
     if (has("strides") || has("windows")) {
       int32_t windows[Pattern::kMost] = {}, strides[Pattern::kMost] = {}, count = 0;
-      if (has("preset")) return no("has a preset and levels of its own");
+      if (has("preset")) return no("has both preset= and levels (strides=, windows=); only one is accepted");
       if (Status s = list("strides", "", 1, strides, out.count); !s.ok()) return s;
       if (Status s = list("windows", "", 0, windows, count); !s.ok()) return s;
       if (!count || count != out.count)
-        return no("levels are as many strides as windows, not ", out.count, " and ", count);
+        return no(out.count, " strides and ", count, " windows given; each level has one of each");
       for (int n = 0; n < count; ++n) set(n, strides[n] / block, windows[n]);
       return Status::good();
     }
@@ -184,7 +184,7 @@ struct Reader {
         return no("kinds: '", whole, "' is not number*kind");
       const auto at = std::find(std::begin(kHeadKinds), std::end(kHeadKinds), one);
       if (at == std::end(kHeadKinds)) return no("kinds: '", one, "' is not one of sparse, dense, streaming");
-      if (times > Pattern::kHeads - out.head_kinds) return no("kinds: over ", Pattern::kHeads, " heads");
+      if (times > Pattern::kHeads - out.head_kinds) return no("kinds: more than ", Pattern::kHeads, " heads");
       for (; times > 0; --times, ++out.head_kinds)
         out.head_kind[out.head_kinds / 16] |= uint32_t(at - std::begin(kHeadKinds)) << (out.head_kinds % 16 * 2);
     }

@@ -30,7 +30,7 @@ Status read_inner(const Variant& v, Variant& out) {
     if (!one_of(one.substr(0, one.find('=')), kOwn)) others += join(" ", one);
   }
   if (text.empty() && !others.empty())
-    return Status::no("ring:", others, " is not one of layout, ranks, tokens, inner");
+    return Status::no("ring:", others, " given without inner=; accepted: layout, ranks, tokens, inner");
   return assign(out, text + others);
 }
 
@@ -39,17 +39,17 @@ Status read_inner(const Variant& v, Variant& out) {
 Status blocks_fit(const Problem& p, const Shards& shards) {
   const auto no = [&](const auto&... why) { return Status::no("ring: ", why...); };
   const Blocks size = p.mask.blocks;
-  if (p.keys == KeySource::ragged) return no("block lists go with linear keys");
+  if (p.keys == KeySource::ragged) return no("block lists require linear keys, not ragged");
   if (shards.cut == Cut::striped) {
     if (size.q % shards.ranks == 0 && size.k % shards.ranks == 0) return Status::good();
-    return no("layout striped deals out single tokens: those of the blocks ", size.q, " and ", size.k,
-              " do not divide among ", shards.ranks, " ranks");
+    return no("layout striped requires block sizes that are multiples of the ", shards.ranks, " ranks, not ", size.q,
+              " and ", size.k);
   }
   for (int r = 0; r < shards.ranks; ++r)
     for (int n = 0; n < shards.pieces(); ++n)
       if (const int64_t at = shards.piece(r, n).first; at % size.q || at % size.k)
         return no(n ? "the second piece" : "the shard", " of rank ", r, " begins at token ", at,
-                  ", which is not a multiple of the blocks ", size.q, " and ", size.k);
+                  ", not at a multiple of the block sizes ", size.q, " and ", size.k);
   return Status::good();
 }
 
@@ -80,24 +80,25 @@ Status valid_ring(const Problem& p) {
   const auto no = [&](const auto&... why) { return Status::no("ring: ", why...); };
   const Shards& shards = ring.shards;
   const bool ragged = p.keys == KeySource::ragged, whole = shards.cut == Cut::ulysses;
-  if (p.keys == KeySource::paged) return no("keys are linear or ragged, not paged");
+  if (p.keys == KeySource::paged) return no("keys must be linear or ragged, not paged");
   if (p.mask.align == Align::absolute || p.mask.k_step != 1 || p.mask.k_phase)
-    return no("positions are those of the stream: no other alignment and no key step");
+    return no("mask ", name(p.mask), " has @absolute or a key step; neither is accepted");
   for (const Option o : {Option::append, Option::bias, Option::block_bias, Option::descale, Option::accumulate})
-    if (p.has(o)) return no("does not go together with ", name(o));
-  if (p.len_q != p.len_k) return no("q and k are cut alike: len_q = ", p.len_q, " is not len_k = ", p.len_k);
+    if (p.has(o)) return no("cannot be combined with option ", name(o));
+  if (p.len_q != p.len_k) return no("len_q = ", p.len_q, " is not len_k = ", p.len_k, "; q and k are divided alike");
   if (!ragged && p.len_q < shards.most())
     return no("len_q = ", p.len_q, " is below the ", shards.most(), " tokens of a shard");
   if (ring.inner.text[0] && word(ring.inner) != "dilated") return no("inner=", word(ring.inner), " is not dilated");
   if (whole) {
-    if (p.heads_q % shards.ranks) return no("heads_q = ", p.heads_q, " do not divide among ", shards.ranks, " ranks");
+    if (p.heads_q % shards.ranks) return no("heads_q = ", p.heads_q, " is not divisible by ", shards.ranks, " ranks");
     if (p.heads_kv % shards.ranks && shards.ranks % p.heads_kv)
-      return no("heads_kv = ", p.heads_kv, " neither divide among ", shards.ranks, " ranks nor divide them");
-    if (p.has(Option::dropout)) return no("layout ulysses has no dropout: a mask is drawn by head, and heads move");
+      return no("heads_kv = ", p.heads_kv, " and ", shards.ranks, " ranks: neither divides the other");
+    if (p.has(Option::dropout))
+      return no("layout ulysses cannot be combined with dropout: its mask depends on the head, and heads move");
     if (Status s = valid(whole_of(p, ring)); !s.ok() || !ring.inner.text[0]) return s;
     const Dilated d = dilated_of(whole_of(p, ring));
     if (shards.ranks > 1 && d.mode != Dilated::Mode::longnet)
-      return no("layout ulysses has mode=longnet of dilated: heads of a rank would be other groups");
+      return no("layout ulysses requires mode=longnet of dilated: the heads of a rank would form other groups");
     for (int n = 0; n < d.branches; ++n)
       if (shards.ranks > 1 && p.heads_q / shards.ranks % d.rate[n])
         return no("layout ulysses: rate ", d.rate[n], " does not divide the ", p.heads_q / shards.ranks,
@@ -106,21 +107,21 @@ Status valid_ring(const Problem& p) {
   }
   if (shards.cut == Cut::striped)
     for (const Option o : {Option::alibi, Option::dropout})
-      if (p.has(o)) return no("layout striped does not go together with ", name(o), ", which counts single tokens");
+      if (p.has(o)) return no("layout striped cannot be combined with ", name(o), ", which depends on token positions");
   if (shards.cut == Cut::striped && ragged && p.mask.kind == MaskKind::window)
-    return no("layout striped has no window over ragged sequences");
+    return no("layout striped does not support windows over ragged keys");
   if (shards.cut == Cut::striped && p.mask.kind == MaskKind::window && p.mask.right < 0)
-    return no("layout striped has no window that ends before the query: right = ", p.mask.right);
+    return no("layout striped does not support windows that end before the query: right = ", p.mask.right);
   if (p.mask.blocks.q)
     if (Status s = blocks_fit(p, shards); !s.ok()) return s;
   if (!ring.inner.text[0]) return Status::good();
   const Problem all = whole_of(p, ring);
   if (Status s = valid(all); !s.ok()) return s;
   const Dilated d = dilated_of(all);
-  if (ragged) return no("inner=dilated goes with linear keys");
+  if (ragged) return no("inner=dilated requires linear keys, not ragged");
   if (d.norm != Dilated::Norm::lse || d.detached)
     return no("layout ", name(shards.cut),
-              " has norm=lse and gradient=exact of dilated: one softmax over all keys is what it merges");
+              " requires norm=lse and gradient=exact of dilated: it merges one softmax over all keys");
   return Status::good();
 }
 
