@@ -110,7 +110,7 @@ double Outcome::used() const { return worst(figures, &Judged::used); }
 
 Status plan_on(const Backend& b, const Problem& p, const Device& d, Plan& out) {
   if (Status s = valid(p); !s.ok()) return s;
-  Plan plan{.backend = &b, .problem = p, .device = d, .why = "asked for by name"};
+  Plan plan{.backend = &b, .problem = p, .device = d, .why = "selected by name"};
   if (Status s = b.supports(p, d); !s.ok()) return s;
   if (Status s = b.shape(plan, Planner{.device = d, .forced = b.name}); !s.ok()) return s;
   out = std::move(plan);

@@ -51,7 +51,7 @@ Status args_of(const attune_args* given, const Args*& out) {
     mine.given[mine.count++] = int(r);
     if (Status s = tensor_of(*role[r], Role(r), mine.args.tensor[r]); !s.ok()) return s;
   }
-  if (!mine.args.given(Role::q)) return Status::no("q: is not given, and the problem needs it");
+  if (!mine.args.given(Role::q)) return Status::no("q: not given, but the problem requires it");
   mine.args.scale = given->scale, mine.args.softcap = given->softcap, mine.args.dropout = given->dropout;
   mine.args.communicator = given->communicator;
   return Status::good();

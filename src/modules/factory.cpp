@@ -270,7 +270,7 @@ Status choose(Word name, const MakeOptions& o, const Device& device, MakeChoice&
   if (which == "auto") which = automatic(o, m, c.why);
   const Implementation* i = find(which);
   if (!i) return no("'", name, "' is not one of ", implementation_names());
-  if (c.why.empty()) c.why = "asked for by name";
+  if (c.why.empty()) c.why = "selected by name";
   c.why += beside(*i, o);
   c.name = join(c.module ? kMultihead : "", i->name);
   Problem p;

@@ -116,7 +116,7 @@ Status Rotary::apply(const Tensor& x, const Run& r, bool inverse) const {
   int rank = 0;
   if (Status s = ring_detail::rank_of("module", shards_, r.communicator, comm, rank); !s.ok()) return s;
   if (x.extent.seq != shards_.count(rank))
-    return Status::no("module: x has ", x.extent.seq, " tokens, but rank ", rank, " holds ", shards_.count(rank),
+    return Status::no("module: x has ", x.extent.seq, " tokens, but rank ", rank, " has ", shards_.count(rank),
                       " of the ", shards_.tokens);
   for (int n = 0; n < shards_.pieces(); ++n) {
     const Piece piece = shards_.piece(rank, n);

@@ -51,13 +51,12 @@ void attend(const Definition& one, int64_t h, int64_t i, Room& room) {
 }
 
 Status supports(const Problem& p, const Device& d) {
-  if (d.kind != DeviceKind::cpu) return Status::unsupported("reference: runs on a CPU, not on ", d.name);
-  if (p.has(Option::descale)) return Status::unsupported("reference: does not support option ", name(Option::descale));
+  if (d.kind != DeviceKind::cpu) return Status::unsupported("reference: requires a CPU, but ", d.name, " is a GPU");
+  if (p.has(Option::descale)) return Status::unsupported("reference: does not support the option descale");
   if (const auto w = word(p.variant); !w.empty()) {
     const VariantDefinition* known = find_definition(w);
-    if (!known) return Status::unsupported("reference: does not support variant ", w);
-    if (p.pass == Pass::backward && !known->backward)
-      return Status::unsupported("reference: ", w, " has no gradient");
+    if (!known) return Status::unsupported("reference: does not implement the variant ", w);
+    if (p.pass == Pass::backward && !known->backward) return Status::unsupported("reference: ", w, " has no gradient");
   }
   return Status::good();
 }

@@ -11,7 +11,7 @@ namespace reference_detail {
 Status run_ring(const Problem& p, const Args& a) {
   const Ring ring = ring_of(p);
   if (ring.shards.ranks != 1)
-    return Status::unsupported("reference: one rank cannot compute a ring of ", ring.shards.ranks, " ranks");
+    return Status::unsupported("reference: ", ring.shards.ranks, " ranks given, but it computes on one");
   return reference.run(Plan{.backend = &reference, .problem = whole_of(p, ring)}, a, {}, nullptr);
 }
 

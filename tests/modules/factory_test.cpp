@@ -29,7 +29,7 @@ TEST(Factory, every_name_of_the_tables_is_a_problem_with_a_backend_or_its_refusa
       Problem p;
       EXPECT_EQ(parse(c.line, p).message, "") << c.line;
       EXPECT_EQ(attune::name(p), c.line);
-      EXPECT_TRUE(c.why.starts_with(name + ": asked for by name")) << c.why;
+      EXPECT_TRUE(c.why.starts_with(name + ": selected by name")) << c.why;
       EXPECT_NE(c.why.find("first in the list of backends that supports it"), std::string::npos) << c.why;
       EXPECT_EQ(c.pattern.empty(), !name.starts_with("block_sparse") || name == "block_sparse_adaptive") << name;
       const MakeChoice m = chosen("multihead_" + name, {.len = 4096, .heads = 8, .causal = true, .ranks = ranks});
@@ -93,15 +93,15 @@ TEST(Factory, what_is_given_and_not_used_is_said) {
     return all.substr(0, all.find('\n'));
   };
   EXPECT_EQ(why("nsa", {.len = 4096, .ranks = 4}),
-            "nsa: asked for by name; it is not spread, so each of the 4 ranks has all of it; it is causal, which is "
+            "nsa: selected by name; it is not spread, so each of the 4 ranks has all of it; it is causal, which is "
             "its definition");
   EXPECT_EQ(why("dilated", {.density = 0.5, .pattern = "dense", .nsa = "x"}),
-            "dilated: asked for by name; it does not use pattern, density, nsa");
+            "dilated: selected by name; it does not use pattern, density, nsa");
   EXPECT_EQ(why("block_sparse", {.density = 0.5, .segments = "8", .rates = "1", .pattern = "dense"}),
-            "block_sparse: asked for by name; it does not use segments and rates, density");
-  EXPECT_EQ(why("block_sparse_adaptive", {.density = 0.5}), "block_sparse_adaptive: asked for by name");
+            "block_sparse: selected by name; it does not use segments and rates, density");
+  EXPECT_EQ(why("block_sparse_adaptive", {.density = 0.5}), "block_sparse_adaptive: selected by name");
   EXPECT_EQ(why("ring_dense", {}),
-            "ring_dense: asked for by name; one rank has the whole sequence, so nothing travels");
+            "ring_dense: selected by name; one rank has the whole sequence, so nothing travels");
   EXPECT_EQ(why("auto", {.causal = true, .ranks = 2, .nsa = "d=16 gate=none l=32 n=16 phi=mean s=64 w=0"}),
             "nsa: parameters of native sparse attention are given; it is not spread, so each of the 2 ranks has all of "
             "it");
