@@ -147,10 +147,10 @@ class OtherDevices(unittest.TestCase):
                           ("v", lambda: attune.attend(h, h, self.array())),
                           ("out", lambda: attune.attend(h, h, h, out=self.array())),
                           ("bias", lambda: attune.attend(h, h, h, bias=bias))):
-            with self.subTest(role), self.assertRaisesRegex(attune.Error, f"{role}: is on cuda:0, and q is on the CPU"):
+            with self.subTest(role), self.assertRaisesRegex(attune.Error, f"{role}: is on cuda:0, but q is on the CPU"):
                 run()
         q = torch.randn(1, 4, 2, 8)
-        with self.assertRaisesRegex(attune.Error, "k: is on cuda:0, and q is on the CPU"):
+        with self.assertRaisesRegex(attune.Error, "k: is on cuda:0, but q is on the CPU"):
             attune.attend(q, self.array(), q, out=torch.empty_like(q))
 
     @unittest.skipIf(torch.cuda.is_available(), "a GPU is here, and would be asked for memory that is not its own")

@@ -35,7 +35,7 @@ TEST_F(FitsGpu, a_row_that_begins_between_16_bytes_is_refused_by_name) {
   for (const auto& [who, line] : in_pieces()) {
     Call call(line);
     call.args[Role::k].data = static_cast<char*>(call.args[Role::k].data) + 2;
-    EXPECT_EQ(call.said(who), join(who, ": k does not begin at a multiple of 16 bytes"));
+    EXPECT_EQ(call.said(who), join(who, ": k is not aligned to 16 bytes"));
   }
 }
 

@@ -69,30 +69,30 @@ void lists_of_a_caller() {
     from.counts = nullptr;
     expect(by_key == none && counts[0] == -7, "nothing is written");
   };
-  wrong(column, 1, 4, "block_column of sequence 0: 4 is not one of 4 blocks of keys");
-  wrong(column, 1, -1, "block_column of sequence 0: -1 is not one of 4 blocks of keys");
-  wrong(column, 1, 3, "block_column of sequence 0: 3 is there twice in row 0");
-  wrong(begin, 2, 2, "block_begin of sequence 0: 2 ends before its start 3");
+  wrong(column, 1, 4, "block_column of sequence 0: 4 is not one of 4 key blocks");
+  wrong(column, 1, -1, "block_column of sequence 0: -1 is not one of 4 key blocks");
+  wrong(column, 1, 3, "block_column of sequence 0: 3 occurs twice in row 0");
+  wrong(begin, 2, 2, "block_begin of sequence 0: 2 is before its start 3");
   wrong(begin, 0, -1, "block_begin of sequence 0: -1 is below 0");
-  wrong(begin, 4, 7, "block_begin of sequence 0: 7 is over the bound 6");
+  wrong(begin, 4, 7, "block_begin of sequence 0: 7 exceeds the bound 6");
   reset(), problem.c.block_bound = 5, from.counts = counts;
   expect(!build(nullptr, nullptr, column.data()) && counts[ATTUNE_BLOCKS_DROPPED] == 1, "what is dropped is counted");
   problem.c.block_bound = 6, from.counts = nullptr;
   // Outputs must not overlap, including lists that the call builds.
   reset();
   refused(build(by_key.data(), by_key.data() + 4, column.data()),
-          "block_begin_k: is written, and shares memory with block_row_k");
+          "block_begin_k: output shares memory with block_row_k");
   refused(build(by_key.data(), column.data(), column.data()),
-          "block_row_k: is written, and shares memory with block_column");
+          "block_row_k: output shares memory with block_column");
   from.counts = reinterpret_cast<int64_t*>(column.data());
-  refused(build(nullptr, nullptr, column.data()), "counts: is written, and shares memory with block_column");
+  refused(build(nullptr, nullptr, column.data()), "counts: output shares memory with block_column");
   from.counts = nullptr, from.pattern = "local_window window=0";
-  refused(build(nullptr, nullptr, begin.data() + 4), "block_begin: is written, and shares memory with block_column");
+  refused(build(nullptr, nullptr, begin.data() + 4), "block_begin: output shares memory with block_column");
   expect(begin == good_begin && column == good_column && by_key == none, "nothing is written");
   const attune::Tensor of_mask(reinterpret_cast<uint8_t*>(begin.data()), attune::DataType{1, 8}, "qk", {4, 4});
   const attune_tensor c = of_mask.c();
   from.pattern = nullptr, from.mask = &c;
-  refused(build(nullptr, nullptr, column.data()), "block_begin: is written, and shares memory with mask");
+  refused(build(nullptr, nullptr, column.data()), "block_begin: output shares memory with mask");
 }
 
 }  // namespace

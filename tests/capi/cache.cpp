@@ -241,7 +241,7 @@ void misuse() {
   const int32_t used[] = {0, 0};
   refused([&] { cache.attend(problem, attune::Args(args).set(ATTUNE_USED_K, {used, "b", {2}})); },
           "cache: used_k is its own, and is given too");
-  refused([&] { cache.attend(problem, attune::Args()); }, "q: is not given");
+  refused([&] { cache.attend(problem, attune::Args()); }, "q: not given");
   expect(cache.length(0) == 0, "after all that");
 
   const struct { void (*set)(attune_cache_options&); const char* says; } wrong[] = {

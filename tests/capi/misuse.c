@@ -69,11 +69,11 @@ static void nothing_given(void) {
   expect(attune_plan_workspace(NULL) == 0 && !*attune_plan_why(NULL) && !*attune_plan_backend(NULL), "of no plan");
   attune_plan_destroy(NULL);
   w.args.role[ATTUNE_V] = NULL;
-  wrong("v: is not given, and the problem needs it");
+  wrong("v: not given, but the problem requires it");
   plain(), give(&w, ATTUNE_SINKS, ATTUNE_F32, "h", 4, 0, 0, 0);
-  wrong("sinks: is given, but the problem has no use for it");
+  wrong("sinks: given, but the problem does not use it");
   plain(), give(&w, ATTUNE_D_VARIANT + 23, ATTUNE_F32, "h", 4, 0, 0, 0);
-  wrong("d_variant[23]: is given, but the problem has no use for it");
+  wrong("d_variant[23]: given, but the problem does not use it");
   plain(), w.tensor[ATTUNE_K].data = NULL;
   wrong("k: data is null");
   plain(), w.problem.size = 0;
@@ -103,7 +103,7 @@ static void axes(void) {
 
 static void devices_and_dtypes(void) {
   plain(), w.tensor[ATTUNE_K].device.type = 2;
-  wrong("k: is on cuda:0, and q is on the CPU");
+  wrong("k: is on cuda:0, but q is on the CPU");
   plain();
   for (int r = ATTUNE_Q; r <= ATTUNE_LSE; ++r) w.tensor[r].device.type = 2, w.tensor[r].device.id = 3;
   refused(attune_call(&w.problem, &w.args, NULL), "cuda:3");
@@ -167,34 +167,34 @@ static void strides(void) {
   plain(), strided(&w, ATTUNE_Q)[1] = -32;
   wrong("q: stride -32 of axis 's' is below 0");
   plain(), strided(&w, ATTUNE_K)[1] = INT64_MAX;
-  wrong("k: extents and strides reach past the end of memory");
+  wrong("k: extents or strides are negative, or reach past the end of memory");
   plain(), strided(&w, ATTUNE_K)[0] = (int64_t)1 << 56;
-  wrong("k: extents and strides reach past the end of memory");
+  wrong("k: extents or strides are negative, or reach past the end of memory");
   plain(), strided(&w, ATTUNE_V)[3] = 2;
   wrong("v: the last axis has stride 2, it must be contiguous");
   plain(), w.tensor[ATTUNE_V].byte_offset = UINT64_MAX - 3;
   wrong("v: byte_offset 18446744073709551612 reaches past the end of memory");
   plain(), w.tensor[ATTUNE_V].data = (void*)(UINTPTR_MAX - 15);
-  wrong("v: extents and strides reach past the end of memory");
+  wrong("v: extents or strides are negative, or reach past the end of memory");
   plain(), strided(&w, ATTUNE_OUT)[1] = 0;
-  wrong("out: is written, and its strides put elements on each other");
+  wrong("out: output strides overlap: two elements share an address");
   plain(), strided(&w, ATTUNE_OUT)[2] = 7;
-  wrong("out: is written, and its strides put elements on each other");
+  wrong("out: output strides overlap: two elements share an address");
   plain(), strided(&w, ATTUNE_LSE)[0] = 19;
-  wrong("lse: is written, and its strides put elements on each other");
+  wrong("lse: output strides overlap: two elements share an address");
   plain(), strided(&w, ATTUNE_K)[0] = 0; /* an input may broadcast */
   right("keys shared by the batch");
 }
 
 static void overlaps(void) {
   plain(), w.tensor[ATTUNE_OUT].data = &memory[ATTUNE_Q];
-  wrong("out: is written, and shares memory with q");
+  wrong("out: output shares memory with q");
   plain(), w.tensor[ATTUNE_OUT].data = &memory[ATTUNE_V].f[223];
-  wrong("out: is written, and shares memory with v");
+  wrong("out: output shares memory with v");
   plain(), w.tensor[ATTUNE_OUT].data = &memory[ATTUNE_V].f[224];
   right("out right behind v");
   plain(), w.tensor[ATTUNE_LSE].data = &memory[ATTUNE_OUT];
-  wrong("out: is written, and shares memory with lse");
+  wrong("out: output shares memory with lse");
   plain(), w.tensor[ATTUNE_V].data = w.tensor[ATTUNE_K].data;
   right("inputs may be one tensor");
 
@@ -213,9 +213,9 @@ static void overlaps(void) {
   }
   right_for_all("packed gradients");
   w.tensor[ATTUNE_DK].data = &memory[ATTUNE_DQ].f[3 * 8];
-  wrong_for_all("dq: is written, and shares memory with dk");
+  wrong_for_all("dq: output shares memory with dk");
   w.tensor[ATTUNE_DK].data = &memory[ATTUNE_DQ].f[5 * 8];
-  wrong_for_all("dk: is written, and shares memory with dv");
+  wrong_for_all("dk: output shares memory with dv");
 }
 
 static void numbers(void) {
@@ -224,13 +224,13 @@ static void numbers(void) {
   plain(), w.args.scale = -1;
   wrong("scale = -1 is not finite and at least 0");
   plain(), w.args.scale = 2.4e38f;
-  wrong("scale = 2.4e+38 is too large: times log2(e) it is not finite");
+  wrong("scale = 2.4e+38 is too large: scale * log2(e) is not finite");
   plain(), w.args.scale = 2.3e38f;
   right("the largest scales");
   plain(), w.args.softcap = 2;
-  wrong("softcap = 2 is given, but the problem has no use for it");
+  wrong("softcap = 2 given, but the problem does not have option softcap");
   plain(), w.args.dropout = 0.5f;
-  wrong("dropout = 0.5 is given, but the problem has no use for it");
+  wrong("dropout = 0.5 given, but the problem does not have option dropout");
   dense("forward f32 b2 h4/2 q5 k7 d8 causal softcap");
   wrong("softcap = 0 is not finite and above 0");
   w.args.softcap = INFINITY;
@@ -238,7 +238,7 @@ static void numbers(void) {
   w.args.softcap = 30;
   right("a softcap");
   dense("forward f32 b2 h4/2 q5 k7 d8 causal dropout");
-  wrong("seed: is not given, and the problem needs it");
+  wrong("seed: not given, but the problem requires it");
   give(&w, ATTUNE_SEED, ATTUNE_I32, "n", 2, 0, 0, 0);
   wrong("seed: dtype i32 is not i64");
   give(&w, ATTUNE_SEED, ATTUNE_I64, "n", 1, 0, 0, 0);
@@ -267,7 +267,7 @@ static void options(void) {
   right("slopes and sinks");
   dense("forward f32 b2 h4/2 q5 k7 d8 full accumulate");
   w.args.role[ATTUNE_LSE] = NULL;
-  wrong("lse: is not given, and the problem needs it");
+  wrong("lse: not given, but the problem requires it");
   dense("forward f32 b2 h4/2 q5 k7 d8 causal@absolute");
   give(&w, ATTUNE_POSITIONS, ATTUNE_I64, "bn", 2, 2, 0, 0);
   memory[ATTUNE_POSITIONS].l[3] = ((int64_t)1 << 40) + 1;
@@ -282,28 +282,28 @@ static void ragged(void) {
   give(&w, ATTUNE_Q, ATTUNE_F32, "thd", 8, 4, 8, 0), give(&w, ATTUNE_OUT, ATTUNE_F32, "thd", 8, 4, 8, 0);
   give(&w, ATTUNE_K, ATTUNE_F32, "thd", 12, 2, 8, 0), give(&w, ATTUNE_V, ATTUNE_F32, "thd", 12, 2, 8, 0);
   give(&w, ATTUNE_CU_Q, ATTUNE_I32, "n", 3, 0, 0, 0);
-  wrong("cu_k: is not given, and the problem needs it");
+  wrong("cu_k: not given, but the problem requires it");
   give(&w, ATTUNE_CU_K, ATTUNE_I32, "n", 2, 0, 0, 0);
   wrong("cu_k: dim = 2 is not 3");
   give(&w, ATTUNE_CU_K, ATTUNE_I32, "n", 3, 0, 0, 0);
   cu_q[0] = 0, cu_q[1] = 3, cu_q[2] = 8, cu_k[0] = 0, cu_k[1] = 5, cu_k[2] = 12;
   right("two sequences");
   cu_q[1] = 9;
-  wrong("cu_q of sequence 0: 9 is past the 8 tokens of q");
+  wrong("cu_q of sequence 0: 9 exceeds the 8 tokens of q");
   cu_q[1] = -1;
-  wrong("cu_q of sequence 0: -1 ends before its start 0");
+  wrong("cu_q of sequence 0: -1 is before its start 0");
   cu_q[0] = -1, cu_q[1] = 3;
   wrong("cu_q of sequence 0: -1 is below 0");
   cu_q[0] = 0, cu_q[1] = 6;
-  wrong("cu_q of sequence 0: 6 tokens are over the bound 5");
+  wrong("cu_q of sequence 0: 6 tokens exceed the bound 5");
   cu_q[1] = 3, cu_k[1] = 4;
-  wrong("cu_k of sequence 1: 8 tokens are over the bound 7");
+  wrong("cu_k of sequence 1: 8 tokens exceed the bound 7");
   cu_k[1] = 5, cu_k[2] = 13;
-  wrong("cu_k of sequence 1: 13 is past the 12 tokens of k");
+  wrong("cu_k of sequence 1: 13 exceeds the 12 tokens of k");
   cu_k[2] = 4;
-  wrong("cu_k of sequence 1: 4 ends before its start 5");
+  wrong("cu_k of sequence 1: 4 is before its start 5");
   cu_k[2] = 12, give(&w, ATTUNE_CACHE_INDEX, ATTUNE_I32, "b", 2, 0, 0, 0);
-  wrong("cache_index: is given, but the problem has no use for it");
+  wrong("cache_index: given, but the problem does not use it");
 }
 
 static void caches(void) {
@@ -323,7 +323,7 @@ static void caches(void) {
   used[0] = -1;
   wrong("used_k of sequence 0: -1 is not in 0 ... 10");
   used[0] = 8;
-  wrong("used_k of sequence 0: 8 keys are over the bound 7");
+  wrong("used_k of sequence 0: 8 keys exceed the bound 7");
   used[0] = 7, pad[1] = 11;
   wrong("left_pad of sequence 1: 11 is not in 0 ... 10");
   pad[1] = -1;
@@ -342,17 +342,17 @@ static void caches(void) {
   used[0] = 5, used[1] = 0;
   right_for_all("room for the new keys");
   used[0] = 6;
-  wrong_for_all("used_k of sequence 0: 6 keys and 5 new ones do not fit into a cache of 10");
+  wrong_for_all("used_k of sequence 0: 6 keys and 5 new keys do not fit in a cache of 10");
   used[0] = 5, give(&w, ATTUNE_CACHE_INDEX, ATTUNE_I32, "b", 2, 0, 0, 0), index[0] = index[1] = 1;
-  wrong_for_all("cache_index: row 1 would be appended to twice");
+  wrong_for_all("cache_index: row 1 is appended to twice");
   index[0] = 0, strided(&w, ATTUNE_K)[0] = 0;
-  wrong_for_all("k: is written, and its strides put elements on each other");
+  wrong_for_all("k: output strides overlap: two elements share an address");
   w.tensor[ATTUNE_K].strides = NULL, w.tensor[ATTUNE_V].data = &memory[ATTUNE_K].f[100];
-  wrong_for_all("k: is written, and shares memory with v");
+  wrong_for_all("k: output shares memory with v");
   w.tensor[ATTUNE_V].data = &memory[ATTUNE_V], w.shape[ATTUNE_V_NEW][1] = 4;
   wrong_for_all("v_new: seq = 4 is not 5");
   w.shape[ATTUNE_V_NEW][1] = 5, w.shape[ATTUNE_ROTARY_COS][0] = w.shape[ATTUNE_ROTARY_SIN][0] = 9;
-  wrong_for_all("rotary_cos: 9 positions do not hold 5 ... 9 of sequence 0");
+  wrong_for_all("rotary_cos: 9 positions do not cover 5 ... 9 of sequence 0");
   w.shape[ATTUNE_ROTARY_COS][0] = w.shape[ATTUNE_ROTARY_SIN][0] = 10, w.shape[ATTUNE_ROTARY_COS][1] = 5;
   wrong_for_all("rotary_cos: dim = 5 is not 1 ... 4");
   w.shape[ATTUNE_ROTARY_COS][1] = 4, w.problem.align = ATTUNE_ABSOLUTE;
@@ -360,7 +360,7 @@ static void caches(void) {
   memset(&memory[ATTUNE_POSITIONS], 0, sizeof memory[0]);
   right_for_all("given positions inside the table");
   memory[ATTUNE_POSITIONS].l[1] = 3; /* for key 0; the queries still fit */
-  wrong_for_all("rotary_cos: 10 positions do not hold 8 ... 12 of sequence 0");
+  wrong_for_all("rotary_cos: 10 positions do not cover 8 ... 12 of sequence 0");
 }
 
 static void pages(void) {
@@ -368,7 +368,7 @@ static void pages(void) {
   ask(&w, "forward f32 b2 h4/2 q1 k8 d8 causal paged4");
   give(&w, ATTUNE_Q, ATTUNE_F32, "bshd", 2, 1, 4, 8), give(&w, ATTUNE_OUT, ATTUNE_F32, "bshd", 2, 1, 4, 8);
   give(&w, ATTUNE_K, ATTUNE_F32, "pshd", 5, 4, 2, 8), give(&w, ATTUNE_V, ATTUNE_F32, "pshd", 5, 4, 2, 8);
-  wrong("page_table: is not given, and the problem needs it");
+  wrong("page_table: not given, but the problem requires it");
   give(&w, ATTUNE_PAGE_TABLE, ATTUNE_I32, "bn", 2, 2, 0, 0), give(&w, ATTUNE_USED_K, ATTUNE_I32, "b", 2, 0, 0, 0);
   table[0] = 4, table[1] = 0, table[2] = 4, table[3] = 77, used[0] = 8, used[1] = 4;
   right("a shared first page; what is not used may be anything");
@@ -390,9 +390,9 @@ static void pages(void) {
   table[0] = 4, table[1] = 0, table[2] = 4, table[3] = 1, used[0] = used[1] = 4;
   right_for_all("a shared first page, and a page each to append to");
   used[0] = used[1] = 3;
-  wrong_for_all("page_table: page 4 would be appended to twice");
+  wrong_for_all("page_table: page 4 is appended to twice");
   used[0] = 8;
-  wrong_for_all("used_k of sequence 0: 8 keys and 1 new ones do not fit into a cache of 8");
+  wrong_for_all("used_k of sequence 0: 8 keys and 1 new keys do not fit in a cache of 8");
 }
 
 static void block_lists(void) {
@@ -407,15 +407,15 @@ static void block_lists(void) {
   memcpy(begin, good_begin, sizeof good_begin), memcpy(column, good_column, sizeof good_column);
   right("one list for every sequence and head");
   column[1] = 1;
-  wrong("block_column of sequence 0: 1 is there twice in row 0");
+  wrong("block_column of sequence 0: 1 occurs twice in row 0");
   column[1] = 2;
-  wrong("block_column of sequence 0: 2 is not one of 2 blocks of keys");
+  wrong("block_column of sequence 0: 2 is not one of 2 key blocks");
   column[1] = -1;
-  wrong("block_column of sequence 0: -1 is not one of 2 blocks of keys");
+  wrong("block_column of sequence 0: -1 is not one of 2 key blocks");
   column[1] = 0, begin[2] = 5;
-  wrong("block_begin of sequence 0: 5 is over the bound 4");
+  wrong("block_begin of sequence 0: 5 exceeds the bound 4");
   begin[2] = 1;
-  wrong("block_begin of sequence 0: 1 ends before its start 2");
+  wrong("block_begin of sequence 0: 1 is before its start 2");
   begin[2] = 3, begin[0] = -1;
   wrong("block_begin of sequence 0: -1 is below 0");
   begin[0] = 0, w.shape[ATTUNE_BLOCK_BEGIN][0] = 2;
@@ -427,16 +427,16 @@ static void block_lists(void) {
   give(&w, ATTUNE_BLOCK_BEGIN, ATTUNE_I32, "n", 3, 0, 0, 0), give(&w, ATTUNE_BLOCK_COLUMN, ATTUNE_I32, "n", 4, 0, 0, 0);
   right_for_all("a backward with the list by query block");
   give(&w, ATTUNE_BLOCK_BEGIN_K, ATTUNE_I32, "n", 3, 0, 0, 0);
-  wrong_for_all("block_row_k: is not given, and the problem needs it");
+  wrong_for_all("block_row_k: not given, but the problem requires it");
   give(&w, ATTUNE_BLOCK_ROW_K, ATTUNE_I32, "n", 4, 0, 0, 0);
   begin_k[0] = 0, begin_k[1] = 1, begin_k[2] = 3, row_k[0] = 0, row_k[1] = 1, row_k[2] = 0;
   right_for_all("both lists");
   row_k[0] = 1;
-  wrong_for_all("block_begin_k of sequence 0: is not the list of block_begin by key block");
+  wrong_for_all("block_begin_k of sequence 0: does not list the same blocks as block_begin");
   begin_k[1] = 2, row_k[0] = 0, row_k[1] = 1, row_k[2] = 0; /* the same number of entries per row, in another column */
-  wrong_for_all("block_begin_k of sequence 0: is not the list of block_begin by key block");
+  wrong_for_all("block_begin_k of sequence 0: does not list the same blocks as block_begin");
   row_k[0] = 2;
-  wrong_for_all("block_row_k of sequence 0: 2 is not one of 2 blocks of queries");
+  wrong_for_all("block_row_k of sequence 0: 2 is not one of 2 query blocks");
 }
 
 static void workspaces(void) {

@@ -75,14 +75,14 @@ void refusals() {
       heads(x.data(), "bshd", {1, 2, 2, 4});
   refused([] { attune::Module("lama f32 b1 s1 e1"); },
           "module: 'lama' is not one of multihead, feed_forward, longnet_encoder, longnet_decoder, llama");
-  refused([] { attune::Module("llama f32 b1 s1 e8 h2", "h200"); }, "module: device NVIDIA H200 is not here");
-  refused([&] { module.forward({.x = &tx}); }, "module: out is not given");
+  refused([] { attune::Module("llama f32 b1 s1 e8 h2", "h200"); }, "module: device NVIDIA H200 is not present");
+  refused([&] { module.forward({.x = &tx}); }, "module: out not given");
   refused([&] { module.forward({.x = &wide, .out = &ty}); }, "module: x is [2, 1, 1, 8], not a compact [1, 2, 8]");
   refused([&] { module.forward({.x = &heads, .out = &ty}); }, "module: x is [1, 2, 2, 4], not a compact [1, 2, 8]");
   refused([&] { module.forward({.x = &tx, .out = &tx}); }, "module: out shares memory with x");
   refused([&] { module.forward({.x = &tx, .memory = &tx, .out = &ty}); },
-          "module: memory is given, and the module has no memory");
-  refused([&] { module.backward({.x = &tx, .d_out = &ty}); }, "module: tape is not given, and a backward reads it");
+          "module: memory given, but the module has no memory");
+  refused([&] { module.backward({.x = &tx, .d_out = &ty}); }, "module: tape not given, but a backward requires it");
   refused([&] { module.forward({.x = &tx, .out = &ty, .tape = static_cast<char*>(tape) + 1}); },
           "module: tape is not aligned to 64 bytes");
   refused(

@@ -145,12 +145,12 @@ void mistakes_of_copies() {
   };
   attune_tensor bad = good;
   bad.data = whole.data() + 8;
-  wrong(w, bad, 0, "shard: is written, and shares memory with whole");
-  wrong(w, bad, 1, "whole: is written, and shares memory with shard");
+  wrong(w, bad, 0, "shard: output shares memory with whole");
+  wrong(w, bad, 1, "whole: output shares memory with shard");
   bad = good, bad.strides = none;
-  wrong(w, bad, 0, "shard: is written, and its strides put elements on each other");
+  wrong(w, bad, 0, "shard: output strides overlap: two elements share an address");
   bad = w, bad.strides = none;
-  wrong(bad, good, 1, "whole: is written, and its strides put elements on each other");
+  wrong(bad, good, 1, "whole: output strides overlap: two elements share an address");
   bad = good, bad.byte_offset = 2;
   wrong(w, bad, 0, "shard: data is not aligned to its dtype f32");
   bad = w, bad.byte_offset = 2;
@@ -170,7 +170,7 @@ void mistakes_of_copies() {
   bad = good, bad.data = nullptr;
   wrong(w, bad, 0, "shard: data is null");
   bad = w, bad.strides = far;
-  wrong(bad, good, 0, "whole: extents and strides reach past the end of memory, or are negative");
+  wrong(bad, good, 0, "whole: extents or strides are negative, or reach past the end of memory");
   bad = w, bad.strides = none;  // a source may be broadcast
   expect(!attune_shard_copy("striped", kRanks, 0, &bad, &good, 0, nullptr), "a source of one row");
 }
@@ -226,7 +226,7 @@ int main() {
     }
     expect(apart(one, together(layout, own)) < 1e-5, std::string(layout) + ", a transport of the caller's");
     own[0].limit(0.05);
-    refused(attune_communicator_barrier(own[0].get()), "rank 0 of 3: a transfer did not end: the post did not come");
+    refused(attune_communicator_barrier(own[0].get()), "rank 0 of 3: a transfer did not finish: the post did not come");
   }
   const std::vector<int64_t> tokens = attune::shard_tokens("zigzag", 12, 3, 0);
   expect(tokens == std::vector<int64_t>({0, 1, 10, 11}), "tokens of a zigzag");

@@ -43,12 +43,12 @@ static void newer_problems(void) {
   w.problem.options = 0, w.problem.mask = 9;
   refused(attune_problem_format(&w.problem, line, sizeof line), "unknown to this version");
   w.problem.mask = 0, w.problem.variant[sizeof w.problem.variant - 1] = 'x';
-  refused(attune_problem_format(&w.problem, line, sizeof line), "variant is not terminated");
+  refused(attune_problem_format(&w.problem, line, sizeof line), "variant is not null-terminated");
 }
 
 /* Every call that takes a problem; none may search for a terminator behind the field. */
 static void variants_without_an_end(void) {
-  const char* const words = "problem: variant is not terminated";
+  const char* const words = "problem: variant is not null-terminated";
   char line[256];
   size_t bytes = 0;
   int64_t bound = 0;

@@ -41,8 +41,8 @@ int main() {
 
   refused([] { attune::Problem("forward f33"); }, "expected a dtype");
   refused([&] { attune::Plan(problem, "abacus"); }, "device 'abacus'");
-  refused([&] { attune::call(problem, args_of(q, q)); }, "out: is written, and shares memory with q");
-  refused([&] { attune::check(problem, attune::Args()); }, "q: is not given");
+  refused([&] { attune::call(problem, args_of(q, q)); }, "out: output shares memory with q");
+  refused([&] { attune::check(problem, attune::Args()); }, "q: not given");
   refused([&] { attune::Args().set(99, {q.data(), "b", {1}}); }, "role 99 is unknown");
   refused([&] { attune::Tensor(q.data(), "bs", {1}); }, "not of one length");
   std::vector<uint16_t> half(64);

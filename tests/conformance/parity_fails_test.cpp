@@ -216,7 +216,7 @@ TEST(parity, memory_that_is_not_theirs_shows) {
          wrong[Role::dk] = {};
          return golden(p.problem, wrong);
        }},
-      {"belongs to no query", "forward f32 b3 h2 q8 k8 d8 full | seed=3 used_q",
+      {"does not belong to a query", "forward f32 b3 h2 q8 k8 d8 full | seed=3 used_q",
        [](const Plan& p, const Args& a, Workspace, Stream) {
          Args wrong = a;
          wrong[Role::used_q] = {};

@@ -32,30 +32,31 @@ TEST(Dilated, words_become_branches) {
 TEST(Dilated, mistakes_are_sentences) {
   EXPECT_EQ(refusal(sized("rates=1")), "dilated: segments = '' is not a list of 1 ... 32 numbers");
   EXPECT_EQ(refusal(sized("rates=1, segments=8")), "dilated: rates = '1,' is not a list of 1 ... 32 numbers");
-  EXPECT_EQ(refusal(sized("rates=1,2 segments=8")), "dilated: 1 segments and 2 rates: they go in pairs");
-  EXPECT_EQ(refusal(sized("rates=9 segments=8")), "dilated: rate 9 is not in 1 ... its segment 8");
-  EXPECT_EQ(refusal(sized("rates=0 segments=8")), "dilated: rate 0 is not in 1 ... its segment 8");
+  EXPECT_EQ(refusal(sized("rates=1,2 segments=8")), "dilated: 1 segments and 2 rates given; each segment has one rate");
+  EXPECT_EQ(refusal(sized("rates=9 segments=8")), "dilated: rate 9 is not in 1 ... 8, the length of its segment");
+  EXPECT_EQ(refusal(sized("rates=0 segments=8")), "dilated: rate 0 is not in 1 ... 8, the length of its segment");
   EXPECT_EQ(refusal(sized("offset=1 rates=1 segments=8")),
-            "dilated: 'offset' is not one of its parameters: gradient, mode, norm, rates, segments");
+            "dilated: unknown parameter 'offset'; accepted: gradient, mode, norm, rates, segments");
   EXPECT_EQ(refusal(sized("mode=ring rates=1 segments=8")), "dilated: mode = ring is not one of longnet, headgroup");
   EXPECT_EQ(refusal(sized("norm=softmax rates=1 segments=8")),
             "dilated: norm = softmax is not one of lse, divide, none");
   EXPECT_EQ(refusal(sized("gradient=none rates=1 segments=8")),
             "dilated: gradient = none is not one of exact, detached");
   EXPECT_EQ(refusal(sized("gradient=detached norm=none rates=1 segments=8")),
-            "dilated: gradient=detached leaves out the shares of norm=lse in mode=longnet; there are none here");
+            "dilated: gradient=detached requires mode=longnet and norm=lse");
   EXPECT_EQ(refusal(sized("mode=headgroup rates=1,1,1,1,1 segments=8,8,8,8,8")),
-            "dilated: mode=headgroup gives every branch a head: 5 branches, heads_q = 4");
+            "dilated: mode=headgroup requires a head per branch: 5 branches, heads_q = 4");
   const std::string_view end = " : dilated rates=1 segments=8";
   EXPECT_EQ(refusal(join("forward f32 b1 h4 q64 k65 d16 causal", end)),
-            "dilated: q64 and k65 differ: queries and keys are the same rows");
+            "dilated: q64 and k65 differ; queries and keys must be the same rows");
   EXPECT_EQ(refusal(join("forward f32 b1 h4 q64 k64 d16 window4,0", end)),
             "dilated: mask window4,0 is not full or causal");
   EXPECT_EQ(refusal(join("forward f32 b1 h4 q64 k64 d16 causal/2+0", end)),
             "dilated: mask causal/2+0 is not full or causal");
   EXPECT_EQ(refusal(join("forward f32 b1 h4 q64 k64 d16 causal softcap", end)),
-            "dilated: takes no options of dense attention");
-  EXPECT_EQ(refusal(join("forward f32 b1 h4 q64 k64 d16 causal ragged", end)), "dilated: keys are linear, not ragged");
+            "dilated: options of dense attention are not accepted");
+  EXPECT_EQ(refusal(join("forward f32 b1 h4 q64 k64 d16 causal ragged", end)),
+            "dilated: keys must be linear, not ragged");
 }
 
 TEST(Dilated, first_groups_get_the_heads_that_are_left_over) {

@@ -67,10 +67,10 @@ TEST(Pattern, bad_text_is_one_sentence) {
             "pattern 'spiral': 'spiral' is not one of dense, local_window, dilated_rates, dilated_offsets, "
             "dilated_multiples, global_local, strided, random, hierarchical, streaming");
   EXPECT_EQ(refusal("random density=1.5"),
-            "pattern 'random density=1.5': density=1.5 is not in 0 ... 1, with at most six digits");
-  EXPECT_EQ(refusal("random"), "pattern 'random': density= is not in 0 ... 1, with at most six digits");
+            "pattern 'random density=1.5': density=1.5 is not in 0 ... 1 with at most six decimals");
+  EXPECT_EQ(refusal("random"), "pattern 'random': density= is not in 0 ... 1 with at most six decimals");
   EXPECT_EQ(refusal("strided window=3"),
-            "pattern 'strided window=3': 'window' is not one of its parameters (stride, kinds)");
+            "pattern 'strided window=3': unknown parameter 'window'; accepted: stride, kinds");
   for (const char* text :
        {"", "random density=0.1 density=0.2", "strided stride=0", "strided stride=", "strided stride",
         "strided  stride=4", "dilated_rates rates=1,,2", "dilated_rates rates=1,2,",

@@ -62,7 +62,7 @@ TEST(Variant, refusals_are_sentences) {
     return message;
   };
   EXPECT_EQ(refusal("x "), "variant: ends in a space");
-  EXPECT_EQ(refusal(" x"), "variant ' x': the word is not of a-z, 0-9 and _");
+  EXPECT_EQ(refusal(" x"), "variant ' x': the name has characters other than a-z, 0-9 and _");
   EXPECT_EQ(refusal("x  a=1"), "variant 'x  a=1': '' is not name=value");
   EXPECT_EQ(refusal("x a"), "variant 'x a': 'a' is not name=value");
   EXPECT_EQ(refusal("x a="), "variant 'x a=': 'a=' is not name=value");
@@ -75,7 +75,7 @@ TEST(Variant, has_room_for_159_characters) {
   const std::string longest = "x a=" + std::string(155, '1');
   EXPECT_EQ(variant(longest).text, longest);
   Variant v;
-  EXPECT_NE(assign(v, longest + "1").message.find("is over 159 characters"), std::string::npos);
+  EXPECT_NE(assign(v, longest + "1").message.find("is longer than 159 characters"), std::string::npos);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST_F(Errors, rows_that_are_not_aligned_are_refused_by_name) {
     ASSERT_EQ(on.plan_for(*find_backend(who), gpu_).message, "");
     const Tensor k = on.args()[Role::k];
     on.args()[Role::k].data = static_cast<char*>(k.data) + 2;
-    EXPECT_EQ(on.run(stream_.get()).message, join(who, ": k does not begin at a multiple of 16 bytes"));
+    EXPECT_EQ(on.run(stream_.get()).message, join(who, ": k is not aligned to 16 bytes"));
     on.args()[Role::k] = k;
     on.args()[Role::v].stride.seq += 1;
     const std::string said = on.run(stream_.get()).message;
@@ -101,7 +101,7 @@ TEST_F(Errors, a_call_with_rows_that_are_not_aligned_goes_to_the_next_link) {
   const std::string said = attune_last_error();
   const std::string begin = join("workspace: 64 bytes are below the ", needed, " of the plan, cuda_standard: ");
   EXPECT_TRUE(said.starts_with(begin)) << said;
-  EXPECT_NE(said.find("\n  sm80_forward: k does not begin at a multiple of 16 bytes"), std::string::npos) << said;
+  EXPECT_NE(said.find("\n  sm80_forward: k is not aligned to 16 bytes"), std::string::npos) << said;
   given.args.workspace_bytes = needed;
   EXPECT_EQ(attune_call(&given.problem, &given.args, stream_.get()), 0) << attune_last_error();
   EXPECT_EQ(cuda::wait(stream_.get()).message, "");

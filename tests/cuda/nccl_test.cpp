@@ -70,7 +70,7 @@ TEST_F(NcclTest, memory_of_the_host_is_refused) {
   const Transfer one{1, 1, &x, 1};
   Communicator::Ticket ticket = 0;
   EXPECT_EQ(two.start({&one, 1}, {}, ticket).message,
-            "rank 0 of 2: a transfer could not begin: NCCL moves memory of GPUs, not of the host");
+            "rank 0 of 2: a transfer could not start: NCCL transfers GPU memory, not host memory");
   EXPECT_EQ(open_nccl(id_, 2, 2, 0, pair).message, "NCCL: rank 2 is not one of 2");
 }
 
@@ -78,7 +78,7 @@ TEST_F(NcclTest, a_rank_that_never_comes_to_a_group_is_a_sentence_within_the_lim
   if (!calls_) GTEST_SKIP() << "the real NCCL would keep a thread of this process waiting";
   id_[1] = std::byte{3};  // a separate group
   Transport first = {};
-  EXPECT_EQ(open_nccl(id_, 0, 2, 0, first, 0.3).message, "NCCL: rank 0 of 2: not all ranks came within 0.3 s");
+  EXPECT_EQ(open_nccl(id_, 0, 2, 0, first, 0.3).message, "NCCL: rank 0 of 2: not all ranks joined within 0.3 s");
   EXPECT_EQ(first.self, nullptr);
 }
 
@@ -98,10 +98,10 @@ TEST_F(NcclTest, an_error_that_nccl_reports_later_is_a_sentence) {
   };
   Status said;
   std::thread other([&] { said = move(second, true); });
-  EXPECT_EQ(move(first, false).message, "rank 0 of 2: a transfer did not end: NCCL: remote process exited");
+  EXPECT_EQ(move(first, false).message, "rank 0 of 2: a transfer did not finish: NCCL: remote process exited");
   other.join();
   break_(0);
-  EXPECT_EQ(said.message, "rank 1 of 2: a transfer did not end: NCCL: remote process exited");
+  EXPECT_EQ(said.message, "rank 1 of 2: a transfer did not finish: NCCL: remote process exited");
 }
 
 }  // namespace

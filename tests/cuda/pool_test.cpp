@@ -155,8 +155,8 @@ TEST_F(GpuMemory, out_of_memory_is_a_sentence_and_leaves_everything_usable) {
   void *first = nullptr, *second = &all;
   ASSERT_EQ(cuda::allocate(0, some / 8 * 5, stream(), first).message, "");
   const std::string message = cuda::allocate(0, some / 8 * 5, stream(), second).message;
-  EXPECT_TRUE(message.starts_with(join("memory: ", some / 8 * 5, " bytes could not be had: cudaMallocFromPoolAsync: ")))
-      << message;
+  const std::string begin = join("memory: ", some / 8 * 5, " bytes could not be allocated: cudaMallocFromPoolAsync: ");
+  EXPECT_TRUE(message.starts_with(begin)) << message;
   EXPECT_TRUE(message.ends_with(", on cuda:0")) << message;
   EXPECT_EQ(second, nullptr);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
@@ -263,7 +263,7 @@ TEST_F(GpuMemory, a_call_that_finds_no_workspace_names_its_problem_and_the_next_
     }
     EXPECT_EQ(attune_call(&d.problem, &d.args, stream()), 1);
     const std::string said = attune_last_error();
-    EXPECT_TRUE(said.starts_with(join("workspace: memory: ", d.workspace, " bytes could not be had: "))) << said;
+    EXPECT_TRUE(said.starts_with(join("workspace: memory: ", d.workspace, " bytes could not be allocated: "))) << said;
     EXPECT_TRUE(said.ends_with(join(", on cuda:0, in: ", Decode::kLine))) << said;
   }
   d.forget(stream());

@@ -55,7 +55,7 @@ TEST_F(RingOnGpu, a_rank_that_never_comes_is_an_error_on_the_others) {
     Communicator::Ticket ticket = 0;
     ASSERT_EQ(here.start({&one, 1}, lane, ticket).message, "");
     EXPECT_EQ(here.finish(ticket, lane).message,
-              "rank 0 of 2: a transfer did not end: nothing came from rank 1 within 0.3 s");
+              "rank 0 of 2: a transfer did not finish: rank 1 sent nothing within 0.3 s");
     EXPECT_EQ(cuda::wait(stream_.get()).message, "") << "the stream goes on";
   }
 }

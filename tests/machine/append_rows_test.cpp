@@ -37,10 +37,11 @@ TEST(CopyAll, tensors_that_differ_are_refused) {
   const Owned x = numbered(DType::f32, Layout::bshd);
   Owned other(DType::bf16, kShape), shorter(DType::f32, {2, 4, 3, 7});
   EXPECT_NE(copy_all(std::vector<Copy>{{x.t, other.t}}, nullptr).message.find("dtype"), std::string::npos);
-  EXPECT_EQ(copy_all(std::vector<Copy>{{x.t, shorter.t}}, nullptr).message, "copy: the extents of two tensors differ");
+  EXPECT_EQ(copy_all(std::vector<Copy>{{x.t, shorter.t}}, nullptr).message,
+            "copy: the extents of source and destination differ");
   Tensor there = x.t;
   there.device = DeviceKind::cuda;
-  EXPECT_EQ(copy_all(std::vector<Copy>{{x.t, there}}, nullptr).message, "copy: the tensors are on two devices");
+  EXPECT_EQ(copy_all(std::vector<Copy>{{x.t, there}}, nullptr).message, "copy: the tensors are on different devices");
   EXPECT_EQ(copy_all({}, nullptr).message, "");
 }
 

@@ -108,7 +108,7 @@ TEST(Gemm, bits_do_not_depend_on_threads) {
 
 TEST(Gemm, refuses_other_dtypes) {
   EXPECT_EQ(gemm(this_cpu(), {.in = DType::f64, .out = DType::f64, .m = 1, .n = 1, .k = 1}, nullptr, nullptr).message,
-            "gemm: f64 to f64 is not f32, f16 or bf16 to f32 or the same");
+            "gemm: f64 to f64 given; f32, f16 and bf16 are accepted, to the same type or f32");
 }
 
 }  // namespace

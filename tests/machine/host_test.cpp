@@ -94,7 +94,7 @@ TEST(Host, unknown_words_are_refused_with_what_is_accepted) {
   EXPECT_FALSE(device_named("cpu:blas", device).ok());
   EXPECT_FALSE(device_named("cpu:", device).ok());
   const std::string message = device_named("tpu", device).message;
-  EXPECT_EQ(message.find("device 'tpu' is not cpu, nor cpu: and one of scalar"), 0u) << message;
+  EXPECT_EQ(message.find("device 'tpu' is unknown; accepted: cpu, cpu: with one of scalar"), 0u) << message;
   EXPECT_NE(message.find("h200"), message.npos) << message;
   ASSERT_TRUE(device_named("h200", device).ok());
   EXPECT_EQ(device.arch, 90);

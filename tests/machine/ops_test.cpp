@@ -141,14 +141,15 @@ TEST(Ops, mistakes_are_sentences) {
   Owned x(DType::f32, {2, 5, 3, 4}), y(DType::f32, {2, 4, 3, 4}), n(DType::i32, {2, 4, 3, 4});
   Owned row(DType::f32, {2, 4, 3, 1}), half(DType::bf16, {2, 4, 3, 4});
   EXPECT_EQ(add(x.t, y.t, nullptr).message, "scale_add: extents [2, 5, 3, 4] do not cover [2, 4, 3, 4]");
-  EXPECT_EQ(add(n.t, y.t, nullptr).message, "scale_add: dtype number 6 is not a floating one");
-  EXPECT_EQ(convert(y.t, n.t, nullptr).message, "scale_add: dtype number 6 is not a floating one");
-  EXPECT_EQ(fill(n.t, 0.f, nullptr).message, "fill: dtype number 6 is not a floating one");
+  EXPECT_EQ(add(n.t, y.t, nullptr).message, "scale_add: dtype i32 is not a floating-point type");
+  EXPECT_EQ(convert(y.t, n.t, nullptr).message, "scale_add: dtype i32 is not a floating-point type");
+  EXPECT_EQ(fill(n.t, 0.f, nullptr).message, "fill: dtype i32 is not a floating-point type");
   EXPECT_EQ(merge(y.t, y.t, y.t, row.t, nullptr).message, "merge: extents [2, 4, 3, 4] do not cover [2, 4, 3, 1]");
-  EXPECT_EQ(merge(y.t, row.t, half.t, row.t, nullptr).message, "merge: the running out and both lse are f32");
+  EXPECT_EQ(merge(y.t, row.t, half.t, row.t, nullptr).message,
+            "merge: out bf16, lse f32 and f32 given; all must be f32");
   Tensor there = y.t;
   there.device = DeviceKind::cuda;
-  EXPECT_EQ(add(there, y.t, nullptr).message, "scale_add: the tensors are on two devices");
+  EXPECT_EQ(add(there, y.t, nullptr).message, "scale_add: the tensors are on different devices");
 }
 
 }  // namespace

@@ -272,7 +272,7 @@ TEST(Pool, out_of_memory_gives_back_and_asks_once_more) {
   const int before = m.takes;
   const Status s = pool.allocate(1000, a, out);
   EXPECT_EQ(s.message,
-            "memory: 1000 bytes could not be had: the model is full; 1 buffers of 8388608 bytes are in use");
+            "memory: 1000 bytes could not be allocated: the model is full; 1 buffers with 8388608 bytes are in use");
   EXPECT_EQ(out, nullptr);
   EXPECT_EQ(m.takes, before + 2);
   m.put(pool, large, b);
@@ -287,7 +287,7 @@ TEST(Pool, what_cannot_be_is_refused) {
   const PoolStream s = m.open(handle(0));
   void* out = nullptr;
   EXPECT_EQ(pool.allocate(kPoolMost + 1, s, out).message,
-            "memory: 281474976710657 bytes are over the limit of 2^48");
+            "memory: 281474976710657 bytes exceed the limit of 2^48");
   EXPECT_EQ(pool.free(reinterpret_cast<void*>(uintptr_t(64)), s).message,
             "memory: the address 64 is not a live buffer of this pool");
   char* block = m.get(pool, 10, s);

@@ -104,7 +104,7 @@ TEST(Rows, gradients_are_added_to_what_is_kept) {
 
 TEST(Rows, other_dtypes_are_refused) {
   Tensor t{.dtype = DType::f64};
-  EXPECT_EQ(rotate({.x = t}, nullptr).message, "rotate: dtype number 1 is not f32, f16 or bf16");
+  EXPECT_EQ(rotate({.x = t}, nullptr).message, "rotate: dtype f64 is not one of f32, f16, bf16");
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST(Factory, automatic_choices_follow_from_what_is_given) {
       {{.len = 4096, .ranks = 2},
        "ring_dense: 4096 tokens are at most 32768, where plain attention is exact and affordable; it is spread over 2 "
        "ranks"},
-      {{.len = 4096, .density = 0.1}, "block_sparse: a density of 0.1 is asked for"},
+      {{.len = 4096, .density = 0.1}, "block_sparse: a density of 0.1 is given"},
       {{.len = 4096, .ranks = 2, .pattern = "local_window window=512"},
        "block_sparse_ring: the pattern 'local_window window=512' is given, over 2 ranks"},
       {{.len = 4096, .segments = "1024,2048", .rates = "1,2"},
@@ -114,7 +114,7 @@ TEST(Factory, lists_over_ranks_travel_by_heads_or_by_keys) {
   EXPECT_NE(line({.len = 384 * 3, .causal = true, .ranks = 3}).find("layout=zigzag"), std::string::npos);
   EXPECT_NE(line({.len = 1000, .ranks = 3, .block = 48}).find("layout=striped"), std::string::npos);
   EXPECT_EQ(refusal("block_sparse_ring", {.len = 1000, .ranks = 3}),
-            "make: ring: heads_q = 8 do not divide among 3 ranks");
+            "make: ring: heads_q = 8 is not divisible by 3 ranks");
 }
 
 // With zigzag's 2 R pieces, a rank may get two of the longer ones.
@@ -128,7 +128,7 @@ TEST(Factory, any_length_is_spread_over_ranks) {
   EXPECT_EQ(module(0), "multihead f32 b1 s251 e16 h2 norm=1 | causal : ring layout=zigzag ranks=4 tokens=1003");
   EXPECT_EQ(module(2), "multihead f32 b1 s252 e16 h2 norm=1 | causal : ring layout=zigzag ranks=4 tokens=1003");
   EXPECT_EQ(refusal("multihead_ring_dense", {.len = 2, .ranks = 4}),
-            "make: rank 0 of 4 has none of the 2 tokens, and no module");
+            "make: rank 0 of 4 holds none of the 2 tokens; a module requires one");
   EXPECT_EQ(refusal("ring_dense", {.ranks = 100000}), "make: ranks = 100000 is over 65536");
   EXPECT_EQ(refusal("ring_dense", {.ranks = 4, .rank = 4}), "make: rank = 4 is not in 0 ... 3");
 }
@@ -148,10 +148,10 @@ TEST(Factory, modules_by_name_run) {
 TEST(Factory, mistakes_are_sentences) {
   EXPECT_EQ(refusal("dilatet", {}), "make: 'dilatet' is not one of " + implementation_names());
   EXPECT_EQ(refusal("dilated", {.heads = 0}), "make: heads = 0 is below 1");
-  EXPECT_EQ(refusal("dilated", {.segments = "8"}), "make: segments and rates are given together, or neither");
+  EXPECT_EQ(refusal("dilated", {.segments = "8"}), "make: segments and rates must be given together, or neither");
   EXPECT_EQ(refusal("block_sparse", {.density = 2}), "make: density = 2 is not in 0 ... 1");
   EXPECT_EQ(refusal("block_sparse", {.density = 1e-9}), "make: density = 1e-09 is below a millionth");
-  EXPECT_EQ(refusal("block_sparse", {.block = -1}), "make: block = -1 is not a number of tokens");
+  EXPECT_EQ(refusal("block_sparse", {.block = -1}), "make: block = -1 is below 1");
 }
 
 }  // namespace

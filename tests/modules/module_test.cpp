@@ -269,7 +269,7 @@ TEST(Module, shares_the_parameters_of_another_shape) {
   ASSERT_EQ(read_settings("llama f32 b1 s7 e32 h4 ffn=512", other).message, "");
   EXPECT_EQ(Module::make(other, this_cpu(), a.get(), none).message,
             "module: 'llama f32 b1 s7 e32 h4 ffn=512 | causal' and 'llama f32 b1 s4 e32 h4 seed=5 | causal' differ in "
-            "parameters or device, they share none");
+            "parameters or device, and cannot share parameters");
 }
 
 TEST(Module, narrow_dtypes_stay_near_f32) {

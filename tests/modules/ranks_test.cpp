@@ -125,7 +125,7 @@ TEST(Ranks, a_call_of_another_group_or_shard_is_refused) {
     return module->forward(c).message;
   };
   EXPECT_EQ(said(3, 1), "module: the problem is for 2 ranks, and the communicator has 3");
-  EXPECT_EQ(said(2, 0), "module: rank 0 has 14 of the 29 tokens, and x has 15");
+  EXPECT_EQ(said(2, 0), "module: x has 15 tokens, but rank 0 has 14 of the 29");
 }
 
 }  // namespace

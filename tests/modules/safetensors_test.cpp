@@ -95,7 +95,7 @@ TEST_F(Safetensors, other_dtypes_are_converted_when_asked) {
   const auto wide = made("llama f32 b1 s4 e32 h4 seed=1"), narrow = made("llama bf16 b1 s4 e32 h4 seed=2");
   ASSERT_EQ(save(*wide, file("a"), "").message, "");
   EXPECT_EQ(load(*narrow, file("a"), "", false).message,
-            file("a") + ": 'input_layernorm.weight' is F32, not BF16; converting was not asked for");
+            file("a") + ": 'input_layernorm.weight' is F32, not BF16; conversion was not requested");
   ASSERT_EQ(load(*narrow, file("a"), "", true).message, "");
   const Parameter& p = *wide->find("self_attn.q_proj.weight");
   std::vector<float> x(size_t(p.count()));
@@ -113,7 +113,7 @@ TEST_F(Safetensors, a_file_that_does_not_fit_changes_no_parameter) {
   EXPECT_EQ(load(*b, file("a"), "", false).message,
             file("a") + ": 'self_attn.k_proj.weight' is [32, 32], not [16, 32]");
   EXPECT_EQ(load(*b, file("a"), "x.", false).message,
-            file("a") + ": 'x.input_layernorm.weight' is not there, and the module needs it");
+            file("a") + ": 'x.input_layernorm.weight' is missing; the module requires it");
   EXPECT_EQ(w.parameter(*b->find("self_attn.q_proj.weight")), before);
   EXPECT_EQ(load(*b, file("none"), "", false).message, file("none") + ": No such file or directory");
   EXPECT_EQ(save(*b, file("none/a"), "").message, file("none/a") + ": No such file or directory");
@@ -157,7 +157,7 @@ TEST_F(Safetensors, only_a_regular_file_is_replaced_or_read) {
   fs::create_directories(folder_ / "folder");
   for (const char* name : {"pipe", "link", "folder"}) {
     EXPECT_EQ(opened(file(name)), "is not a safetensors file: it is not a regular file");
-    EXPECT_EQ(save(*m, file(name), "").message, file(name) + ": is there and no regular file, so it is not replaced");
+    EXPECT_EQ(save(*m, file(name), "").message, file(name) + ": exists and is not a regular file; it is not replaced");
   }
   EXPECT_TRUE(fs::is_fifo(file("pipe")));
 }
@@ -222,26 +222,27 @@ TEST_F(Safetensors, every_malformed_header_is_a_sentence) {
       {"{\"a\":" + tensor, "header: expected } at byte 53"},
       {"{\"a\":" + tensor + ",}", "header: expected \" at byte 54"},
       {"{\"a\":" + tensor + "}x", "header: expected the end of the header at byte 54"},
-      {"{\"a\":" + tensor + ",\"a\":" + tensor + "}", "'a' is there twice"},
+      {"{\"a\":" + tensor + ",\"a\":" + tensor + "}", "'a' occurs twice"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "'a' lacks dtype, shape or data_offsets"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"shape":[2]}})",
-       "header: expected a member once at byte 61"},
+       "header: expected each member once at byte 61"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1}})",
        "header: expected dtype, shape or data_offsets at byte 57"},
       {R"({"a":{"dtype":"F31","shape":[2],"data_offsets":[0,8]}})", "'a': dtype 'F31' is unknown"},
-      {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "'a' has 8 bytes of data, its shape and dtype 12"},
+      {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})",
+       "'a' has 8 bytes of data; its shape and dtype need 12"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", "'a': data_offsets are not [first, last]"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,9]}})", "'a': data_offsets are not [first, last]"},
       {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
-       "header: expected a whole number from 0 on, below 2^64 at byte 29"},
+       "header: expected an integer in 0 ... 2^64 - 1 at byte 29"},
       {R"({"a":{"dtype":"F32","shape":[02],"data_offsets":[0,8]}})",
-       "header: expected a whole number from 0 on, below 2^64 at byte 29"},
+       "header: expected an integer in 0 ... 2^64 - 1 at byte 29"},
       {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", "header: expected ] at byte 30"},
       {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,2],"data_offsets":[0,8]}})", "'a' is over 2^64 bytes"},
-      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", "data of 'a' begins at 4 and not at 0"},
-      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "has 8 bytes of data, its tensors 4"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", "data of 'a' begins at 4; expected 0"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "has 8 bytes of data; its tensors need 4"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
-       "data of 'b' begins at 0 and not at 8"},
+       "data of 'b' begins at 0; expected 8"},
       {"{\"a\n\":1}", "header: expected no control character in a string at byte 3"},
       {R"({"\q":1})", "header: expected an escape at byte 4"},
       {R"({"\u12":1})", "header: expected four hexadecimal digits at byte 4"},

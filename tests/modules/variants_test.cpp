@@ -228,7 +228,8 @@ TEST(Variants, dropout_of_a_layer_need_not_be_its_attention_s) {
   std::unique_ptr<Module> none;
   ASSERT_EQ(read_settings("multihead f32 b1 s16 e32 h4 dropout=0.3 | causal", s).message, "");
   EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
-            "module: dropout = 0.3 is given, but the problem has no use for it") << "nor has anything else there";
+            "module: dropout = 0.3 given, but the problem does not have option dropout")
+      << "nor has anything else there";
 }
 
 TEST(Variants, what_a_module_does_not_make_is_refused) {
@@ -238,9 +239,9 @@ TEST(Variants, what_a_module_does_not_make_is_refused) {
       read_settings("multihead f32 b1 s40 e32 h4 | causal : nsa d=4 gate=sigmoid l=8 n=8 phi=none s=8 w=0", s).message,
       "");
   EXPECT_EQ(Module::make(s, this_cpu(), nullptr, none).message,
-            "module: makes all branches, their compression and gates: no only=, phi=none or gate=none");
+            "module: nsa with only=, phi=none or gate=none is not accepted in a module");
   EXPECT_EQ(read_settings("llama f32 b1 s15 e32 h4 | causal : ring layout=ring ranks=2 tokens=32", s).message,
-            "module: s15 is not a shard: of 32 tokens over 2 ranks the longest has 16");
+            "module: s15 is not the size of a shard; the longest of 32 tokens over 2 ranks has 16");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ TEST(Cuda, a_gpu_that_is_not_here_is_refused_with_the_reason) {
   Device d;
   for (const char* word : {"cuda:x", "cuda:", "cuda:-1"})
     EXPECT_EQ(device_named(word, d).message,
-              join("device '", word, "': what follows cuda: is not the number of a GPU"));
+              join("device '", word, "' is not cuda:# with the index of a GPU"));
   const std::string far = device_named("cuda:4000", d).message;
   EXPECT_TRUE(far.starts_with("device 'cuda:4000': ")) << far;
   EXPECT_EQ(known("h200").index, -1);

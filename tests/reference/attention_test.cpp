@@ -318,10 +318,10 @@ TEST(ReferenceSupports, refusals_are_sentences) {
     return reference.supports(problem(line), d).message;
   };
   const Device cpu, gpu{.kind = DeviceKind::cuda, .name = "NVIDIA H200"};
-  EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full", gpu), "reference: runs on a CPU, not on NVIDIA H200");
-  EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full descale", cpu), "reference: does not know the option descale");
+  EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full", gpu), "reference: requires a CPU, but NVIDIA H200 is a GPU");
+  EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full descale", cpu), "reference: does not support the option descale");
   EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full : unheard x=1", cpu),
-            "reference: does not know the variant unheard");
+            "reference: does not implement the variant unheard");
   EXPECT_EQ(refusal("forward f32 b1 h1 q1 k1 d8 full", cpu), "");
   EXPECT_TRUE(reference.only_by_name);
 }

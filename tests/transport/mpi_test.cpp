@@ -47,24 +47,24 @@ TEST_F(Mpi, what_was_started_before_the_group_was_there_goes_first) {
 
 TEST_F(Mpi, a_message_of_another_size_is_an_error) {
   const Ran ran = mpirun(2, {rank, "sizes", "1"});
-  EXPECT_EQ(count(ran.out, "rank 1 of 2: a transfer did not end: rank 0 sent 4 bytes, and 8 were expected"), 1)
+  EXPECT_EQ(count(ran.out, "rank 1 of 2: a transfer did not finish: rank 0 sent 4 bytes, but 8 were expected"), 1)
       << ran.out << ran.err;
 }
 
 TEST_F(Mpi, a_rank_that_never_asks_for_the_group_is_a_sentence_on_the_others) {
   const Ran ran = mpirun(3, {rank, "absent", "0.5"});
-  EXPECT_EQ(count(ran.out, "a transfer did not end: not all ranks of the group came within 0.5 s"), 2)
+  EXPECT_EQ(count(ran.out, "a transfer did not finish: not all ranks joined within 0.5 s"), 2)
       << ran.out << ran.err;
 }
 
 TEST_F(Mpi, a_rank_that_is_silent_is_a_sentence_on_the_others) {
   const Ran ran = mpirun(3, {rank, "silent", "0.5"});
-  EXPECT_EQ(count(ran.out, "a transfer did not end: nothing came from rank 2 within 0.5 s"), 2) << ran.out << ran.err;
+  EXPECT_EQ(count(ran.out, "a transfer did not finish: rank 2 sent nothing within 0.5 s"), 2) << ran.out << ran.err;
 }
 
 TEST_F(Mpi, a_rank_that_is_killed_is_a_sentence_on_the_others) {
   const Ran ran = mpirun(3, {rank, "killed", "0.5"});
-  EXPECT_EQ(count(ran.out, "a transfer did not end: "), 2) << ran.out << ran.err;
+  EXPECT_EQ(count(ran.out, "a transfer did not finish: "), 2) << ran.out << ran.err;
 }
 
 TEST_F(Mpi, attention_over_four_processes_is_the_golden_attention) {

@@ -93,8 +93,8 @@ TEST_F(PlugIn, of_an_installed_tree_is_found_however_the_command_is_called) {
 TEST(Library, a_path_that_is_relative_to_the_current_folder_is_not_opened) {
   const Library none({"../lib/libattune_mpi.so", "./libc.so.6"}, {});
   EXPECT_FALSE(none.ok());
-  EXPECT_EQ(none.missed(), "../lib/libattune_mpi.so is relative to the current folder, and is not opened; ./libc.so.6 "
-                           "is relative to the current folder, and is not opened");
+  EXPECT_EQ(none.missed(), "../lib/libattune_mpi.so is not opened: the path is relative to the current folder; "
+                           "./libc.so.6 is not opened: the path is relative to the current folder");
 }
 
 TEST(OwnFile, is_this_program_behind_links) {

@@ -101,9 +101,9 @@ TEST(ranks, a_message_of_another_size_is_an_error_on_both_sides) {
     return one(comm, 1 - comm.rank(), comm.rank(), bytes, comm.rank() ? 8 : 4);
   });
   EXPECT_EQ(said[0].message,
-            "rank 0 of 2: a transfer did not end: rank 0 sends 4 bytes, and rank 1 expects 8");
+            "rank 0 of 2: a transfer did not finish: rank 0 sends 4 bytes, but rank 1 expects 8");
   EXPECT_EQ(said[1].message,
-            "rank 1 of 2: a transfer did not end: rank 0 sends 4 bytes, and rank 1 expects 8");
+            "rank 1 of 2: a transfer did not finish: rank 0 sends 4 bytes, but rank 1 expects 8");
 }
 
 TEST(ranks, a_rank_that_never_comes_is_a_sentence_within_the_limit) {
@@ -112,12 +112,12 @@ TEST(ranks, a_rank_that_never_comes_is_a_sentence_within_the_limit) {
   Communicator present(transports[0], 0.2), absent(transports[1], 0.2);
   int x = 0;
   const Status s = one(present, 1, true, &x, sizeof x);
-  EXPECT_EQ(s.message, "rank 0 of 2: a transfer did not end: nothing came from rank 1 within 0.2 s");
+  EXPECT_EQ(s.message, "rank 0 of 2: a transfer did not finish: rank 1 sent nothing within 0.2 s");
   // The error persists: a group that lost a rank is not reused by accident.
   EXPECT_EQ(one(present, 1, true, &x, sizeof x).message, s.message);
   // A late rank learns why the others are gone.
   EXPECT_EQ(one(absent, 0, false, &x, sizeof x).message,
-            "rank 1 of 2: a transfer did not end: rank 0 stopped: nothing came from rank 1 within 0.2 s");
+            "rank 1 of 2: a transfer did not finish: rank 0 stopped: rank 1 sent nothing within 0.2 s");
 }
 
 TEST(ranks, a_rank_that_fails_ends_the_others_at_once) {
@@ -128,7 +128,7 @@ TEST(ranks, a_rank_that_fails_ends_the_others_at_once) {
   });
   for (int r = 0; r < 2; ++r)
     EXPECT_EQ(said[size_t(r)].message,
-              join("rank ", r, " of 3: a transfer did not end: rank 2 stopped: the GPU fell off the bus"));
+              join("rank ", r, " of 3: a transfer did not finish: rank 2 stopped: the GPU fell off the bus"));
   EXPECT_EQ(said[2].message, "the GPU fell off the bus");
 }
 
@@ -137,7 +137,7 @@ TEST(ranks, a_rank_that_ends_early_is_said_to_have_ended) {
     int x = 0;
     return comm.rank() ? Status::good() : one(comm, 1, true, &x, sizeof x);
   });
-  EXPECT_EQ(said[0].message, "rank 0 of 2: a transfer did not end: rank 1 stopped: it ended");
+  EXPECT_EQ(said[0].message, "rank 0 of 2: a transfer did not finish: rank 1 stopped: it was destroyed");
 }
 
 TEST(ranks, nothing_is_written_after_a_wait_has_given_up) {
@@ -155,8 +155,8 @@ TEST(ranks, a_transfer_with_itself_or_with_nobody_is_refused) {
   ASSERT_TRUE(make_ranks(2, transports).ok());
   Communicator comm(transports[0], 0.1), other(transports[1], 0.1);
   int x = 0;
-  EXPECT_EQ(one(comm, 0, true, &x, sizeof x).message, "communicator: peer 0 is not another rank of 2");
-  EXPECT_EQ(one(comm, 2, true, &x, sizeof x).message, "communicator: peer 2 is not another rank of 2");
+  EXPECT_EQ(one(comm, 0, true, &x, sizeof x).message, "communicator: peer 0 is not another of the 2 ranks");
+  EXPECT_EQ(one(comm, 2, true, &x, sizeof x).message, "communicator: peer 2 is not another of the 2 ranks");
   EXPECT_EQ(make_ranks(0, transports).message, "ranks = 0 is not in 1 ... 1024");
 }
 

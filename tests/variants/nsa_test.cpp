@@ -237,7 +237,7 @@ TEST(Nsa, keys_of_another_length_than_queries_are_refused_in_a_ragged_batch) {
   const Outputs out = w.outputs(false);
   EXPECT_TRUE(check_values(c.problem, out.args).ok());
   store(w.args[Role::cu_k], 0, 0, 0, 1, 19);
-  EXPECT_EQ(check_values(c.problem, out.args).message, "cu_k of sequence 0: 19 is not 20 as in cu_q");
+  EXPECT_EQ(check_values(c.problem, out.args).message, "cu_k of sequence 0: 19 is not 20, the value in cu_q");
   store(w.args[Role::cu_q], 0, 0, 0, 1, 41);
   EXPECT_FALSE(check_values(c.problem, out.args).ok());
 }
