@@ -1,8 +1,8 @@
-// libattune_mpi: a transport over MPI. MPI has no stable binary interface, so this is a library of its own, built
-// where MPI is found and opened when it is asked for; libattune needs it never. Memory of the host only: what lies on
-// a GPU is staged by the communicator. Waits poll, because MPI has none with a limit; for the same reason the group is
-// made in the background, and the first transfer waits for it: a rank that never asks for it is then one that never
-// comes, and not an MPI_Comm_dup that never ends.
+// libattune_mpi: a transport over MPI. MPI has no stable binary interface, so this is a separate library, built where
+// MPI is found and opened on request; libattune does not link to it. It transfers host memory only; the communicator
+// stages GPU memory. Waits poll, because MPI has no timeouts. For the same reason the group is created in the
+// background and the first transfer waits for it: a rank that never joins causes a timeout, not an endless
+// MPI_Comm_dup.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -20,7 +20,7 @@
 namespace attune {
 namespace {
 
-constexpr size_t kMostBytes = size_t(1) << 30;  // a message: counts of MPI are int
+constexpr size_t kMostBytes = size_t(1) << 30;  // per message: MPI counts are int
 constexpr int kTag = 41;
 
 struct Ticket {
@@ -28,15 +28,15 @@ struct Ticket {
   std::vector<Transfer> pieces{};
   std::vector<MPI_Status> statuses{};
   bool open = false;
-  bool posted = false;  // MPI has its requests
+  bool posted = false;  // its requests are with MPI
 };
 
 struct Rank {
   MPI_Comm comm = MPI_COMM_NULL;
-  MPI_Request making = MPI_REQUEST_NULL;  // of comm, until all ranks have asked for it
-  bool ours = false;  // this library started MPI, and ends it
+  MPI_Request making = MPI_REQUEST_NULL;  // creation of comm, until all ranks have joined
+  bool ours = false;  // this library initialized MPI and finalizes it
   bool broken = false;
-  double seconds = 60;  // the limit of the last wait
+  double seconds = 60;  // timeout of the last wait
   std::vector<std::unique_ptr<Ticket>> tickets{};
   std::string error{};
 };
@@ -52,8 +52,8 @@ std::string text(int code) {
   return MPI_Error_string(code, words, &length) == MPI_SUCCESS ? std::string(words, size_t(length)) : "unknown error";
 }
 
-// Takes back what has not ended. A receive no longer writes; of a send MPI may still read the memory, should its peer
-// come back, so the memory should live as long as the process does.
+// Withdraws unfinished requests. A receive no longer writes. MPI may still read the memory of a send if its peer
+// returns, so that memory should live as long as the process.
 void withdraw(Ticket& t) {
   for (size_t n = 0; n < t.requests.size(); ++n) {
     if (t.requests[n] == MPI_REQUEST_NULL) continue;
@@ -63,7 +63,7 @@ void withdraw(Ticket& t) {
   t.open = false;
 }
 
-// Whether all ranks have come, so that messages can go.
+// Whether all ranks have joined, so that messages can be sent.
 bool made(Rank& me) {
   if (me.making == MPI_REQUEST_NULL) return true;
   int done = 0;
@@ -87,8 +87,8 @@ int post(Rank& me, Ticket& t) {
   return 0;
 }
 
-// Messages of two ranks are matched in the order they are posted in, so what waited for the group goes first. Until it
-// is there no ticket is used twice: they stand in the order of their starts.
+// MPI matches messages between two ranks in posting order, so transfers that waited for the group are posted first.
+// No ticket is reused before the group exists, so tickets are in the order of their starts.
 int post_all(Rank& me) {
   for (const auto& t : me.tickets)
     if (t->open && !t->posted && post(me, *t)) return 1;
@@ -120,7 +120,7 @@ int start(void* self, const Transfer* transfers, int32_t count, int32_t, void*, 
   t->statuses.resize(t->pieces.size());
   t->open = true, t->posted = false;
   *ticket = t;
-  if (!made(me)) return me.broken;  // 0 where it is only not yet made: finish() posts it
+  if (!made(me)) return me.broken;  // 0 if the group does not exist yet: finish() posts it
   return post_all(me);
 }
 
@@ -138,7 +138,7 @@ int finish(void* self, void* ticket, double seconds, void*) {
       if (me.broken) return withdraw(t), 1;
     }
     done = t.posted;
-    // One by one, so that an error or a silence has a rank.
+    // One by one, so that an error or a timeout names a rank.
     for (size_t n = 0; n < t.requests.size(); ++n) {
       if (t.requests[n] == MPI_REQUEST_NULL) continue;
       int ended = 0;
@@ -187,7 +187,7 @@ void fail(void* self, const char*) {
 
 const char* error(void* self) { return static_cast<Rank*>(self)->error.c_str(); }
 
-// MPI_Finalize waits for every rank, however long: only where all have come to it.
+// MPI_Finalize waits for every rank without a timeout, so it is called only if all have arrived.
 bool all_end(const Rank& me) {
   using Clock = std::chrono::steady_clock;
   MPI_Request barrier = MPI_REQUEST_NULL;
@@ -205,9 +205,9 @@ void destroy(void* self) {
   Rank* me = static_cast<Rank*>(self);
   int ended = 0;
   MPI_Finalized(&ended);
-  // MPI may still write the group: it is kept for ever. Of an MPI that has ended nothing may be asked.
+  // MPI may still write the group, so it is leaked. After MPI_Finalize no MPI function may be called.
   if (!ended && me->making != MPI_REQUEST_NULL && !made(*me)) return;
-  // A group that lost a rank would wait here for it.
+  // A group that lost a rank would wait for it here.
   if (!ended && !me->broken && (!me->ours || all_end(*me))) {
     MPI_Comm_free(&me->comm);
     if (me->ours) MPI_Finalize();
@@ -218,7 +218,8 @@ void destroy(void* self) {
 }  // namespace
 }  // namespace attune
 
-// `comm` is an MPI_Comm*, or null for MPI_COMM_WORLD. `size` is that of the caller's Transport: both are of one build.
+// `comm` is an MPI_Comm*, or null for MPI_COMM_WORLD. `size` is sizeof(Transport) of the caller, to detect another
+// version.
 extern "C" __attribute__((visibility("default"))) int attune_mpi_open(size_t size, const void* comm,
                                                                        attune::Transport* out, char* why, size_t room) {
   using namespace attune;
