@@ -83,6 +83,7 @@ TEST(Host, a_level_keeps_what_is_below_it_and_blas) {
       EXPECT_EQ(all.features & (up_to | bit(Feature::blas)) & ~cpu.features, 0u) << word;
     } else {
       EXPECT_EQ(s.message.find("device '" + word + "': this CPU (" + all.name + ") has only scalar"), 0u) << s.message;
+      EXPECT_EQ(s.code, Code::unsupported) << word;
     }
   }
 }

@@ -273,6 +273,7 @@ TEST(Pool, out_of_memory_gives_back_and_asks_once_more) {
   const Status s = pool.allocate(1000, a, out);
   EXPECT_EQ(s.message,
             "memory: 1000 bytes could not be allocated: the model is full; 1 buffers with 8388608 bytes are in use");
+  EXPECT_EQ(s.code, Code::out_of_memory);
   EXPECT_EQ(out, nullptr);
   EXPECT_EQ(m.takes, before + 2);
   m.put(pool, large, b);

@@ -113,8 +113,11 @@ TEST(ranks, a_rank_that_never_comes_is_a_sentence_within_the_limit) {
   int x = 0;
   const Status s = one(present, 1, true, &x, sizeof x);
   EXPECT_EQ(s.message, "rank 0 of 2: a transfer did not finish: rank 1 sent nothing within 0.2 s");
+  EXPECT_EQ(s.code, Code::device);
   // The error persists: a group that lost a rank is not reused by accident.
-  EXPECT_EQ(one(present, 1, true, &x, sizeof x).message, s.message);
+  const Status again = one(present, 1, true, &x, sizeof x);
+  EXPECT_EQ(again.message, s.message);
+  EXPECT_EQ(again.code, s.code);
   // A late rank learns why the others are gone.
   EXPECT_EQ(one(absent, 0, false, &x, sizeof x).message,
             "rank 1 of 2: a transfer did not finish: rank 0 stopped: rank 1 sent nothing within 0.2 s");
