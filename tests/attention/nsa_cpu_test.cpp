@@ -10,7 +10,7 @@ std::string refusal(std::string_view backend, std::string_view line, const Devic
   return find_backend(backend)->supports(problem(line), device).message;
 }
 
-TEST(RowsOfTheCpu, refusals_name_the_backend_and_what_it_takes) {
+TEST(NsaCpu, refusals_name_the_backend_and_what_it_takes) {
   const std::string compress = "forward f32 b1 h2 q90 k21 d16 full : compress d=4 l=8 phi=mean";
   EXPECT_EQ(refusal("cpu_compress", compress), "");
   EXPECT_EQ(refusal("cpu_gate", compress), "cpu_gate: is for the variant gate");

@@ -7,12 +7,12 @@
 namespace attune {
 namespace {
 
-TEST(Passes, a_forward_has_no_gradients_and_starts_anew) {
+TEST(ForwardOf, a_forward_has_no_gradients_and_starts_anew) {
   EXPECT_EQ(name(forward_of(problem("backward bf16/bf16/bf16/f32 b2 h4/2 q8 k9 d16 causal softcap accumulate"))),
             "forward bf16 b2 h4/2 q8 k9 d16 causal softcap");
 }
 
-TEST(Passes, a_forward_takes_nothing_that_only_a_backward_has) {
+TEST(ForwardOf, a_forward_takes_nothing_that_only_a_backward_has) {
   static char memory;
   Args backward{};
   backward.scale = 0.5f;

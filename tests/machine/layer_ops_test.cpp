@@ -24,7 +24,7 @@ Tensor tensor(std::vector<float>& x, Extents e, Strides s) {
 }
 Tensor row(std::vector<float>& x) { return tensor(x, {1, 1, 1, int32_t(x.size())}, {}); }
 
-TEST(Rows, column_sums_have_the_same_bits_whatever_the_threads) {
+TEST(LayerOps, column_sums_have_the_same_bits_whatever_the_threads) {
   std::vector<float> x = randoms(3000 * 7, 1), sum(7), first;
   const Tensor t = tensor(x, {3, 1000, 1, 7}, {7000, 7, 0});
   std::vector<float> scratch(column_bytes(t) / sizeof(float));
@@ -44,7 +44,7 @@ TEST(Rows, column_sums_have_the_same_bits_whatever_the_threads) {
   for (size_t d = 0; d < 7; ++d) EXPECT_NEAR(sum[d], 3 * first[d], 1e-3);
 }
 
-TEST(Rows, rotary_turns_the_first_dims_of_a_piece_and_back) {
+TEST(LayerOps, rotary_rotates_the_first_dims_of_a_piece_and_back) {
   for (const int halves : {0, 1}) {
     std::vector<float> x = randoms(2 * 5 * 3 * 8, 2), cos(5 * 3), sin(5 * 3);
     const std::vector<float> before = x;
@@ -67,7 +67,7 @@ TEST(Rows, rotary_turns_the_first_dims_of_a_piece_and_back) {
   }
 }
 
-TEST(Rows, dropout_keeps_its_share_and_depends_on_seed_layer_and_place) {
+TEST(LayerOps, dropout_keeps_its_share_and_depends_on_seed_layer_and_place) {
   std::vector<float> x(200 * 50, 1.f), y(x.size()), z(x.size());
   int64_t seed[2] = {5, 1};
   const Tensor t = tensor(x, {1, 200, 1, 50}, {0, 50, 0}), of_y = tensor(y, t.extent, t.stride),
@@ -89,7 +89,7 @@ TEST(Rows, dropout_keeps_its_share_and_depends_on_seed_layer_and_place) {
   EXPECT_NE(y, z);
 }
 
-TEST(Rows, gradients_are_added_to_what_is_kept) {
+TEST(LayerOps, gradients_are_added_to_what_is_kept) {
   std::vector<float> x = randoms(6, 3), d_out = randoms(3, 4), once(6, NAN), twice = randoms(6, 5);
   const std::vector<float> before = twice;
   const auto call = [&](std::vector<float>& dx, float keep) {
@@ -102,7 +102,7 @@ TEST(Rows, gradients_are_added_to_what_is_kept) {
   for (size_t n = 0; n < 6; ++n) EXPECT_NEAR(twice[n], once[n] + 2 * before[n], 1e-6);
 }
 
-TEST(Rows, other_dtypes_are_refused) {
+TEST(LayerOps, other_dtypes_are_refused) {
   Tensor t{.dtype = DType::f64};
   EXPECT_EQ(rotate({.x = t}, nullptr).message, "rotate: dtype f64 is not one of f32, f16, bf16");
 }

@@ -47,7 +47,7 @@ TEST(VisiblePairs, are_exact_at_the_longest_lengths) {
   EXPECT_EQ(visible_pairs(band_of(wide, 1, INT32_MAX, 0, 0), {0, 1}, {0, INT32_MAX}), 4);
 }
 
-TEST(Cost, of_full_attention_is_the_textbook_formula) {
+TEST(Work, of_full_attention_is_the_textbook_formula) {
   const Cost c = cost_of("forward bf16 b2 h8/2 q128 k256 d64/32 full");
   EXPECT_EQ(c.pairs, 2.0 * 8 * 128 * 256);
   EXPECT_EQ(c.flops, 2 * c.pairs * (64 + 32));
@@ -55,7 +55,7 @@ TEST(Cost, of_full_attention_is_the_textbook_formula) {
   EXPECT_EQ(c.bytes, q * 64 * 2 + q * 32 * 2 + q * 4 + kv * 64 * 2 + kv * 32 * 2) << "q, out, lse, k, v";
 }
 
-TEST(Cost, of_causal_is_about_half) {
+TEST(Work, of_causal_is_about_half) {
   const double n = 4096;
   EXPECT_EQ(cost_of("forward bf16 b1 h1 q4096 k4096 d64 causal").pairs, n * (n + 1) / 2);
   EXPECT_EQ(cost_of("forward bf16 b1 h1 q1 k4096 d64 causal").pairs, n) << "one query sees every key";
@@ -63,7 +63,7 @@ TEST(Cost, of_causal_is_about_half) {
   EXPECT_EQ(cost_of("forward bf16 b1 h1 q4096 k4096 d64 window255,0").pairs, n * 256 - 255 * 256 / 2);
 }
 
-TEST(Cost, of_a_backward_is_two_and_a_half_forwards) {
+TEST(Work, of_a_backward_is_two_and_a_half_forwards) {
   for (const std::string rest :
        {"b2 h8/2 q128 k128 d64 full", "b1 h4 q100 k100 d128 causal", "b1 h1 q64 k64 d8 window3,0"}) {
     const Cost forward = cost_of("forward bf16 " + rest), backward = cost_of("backward bf16 " + rest);
@@ -76,7 +76,7 @@ TEST(Cost, of_a_backward_is_two_and_a_half_forwards) {
   EXPECT_EQ(c.bytes, inputs + gradients) << "q, out, lse, d_out, k, v; dq, dk, dv";
 }
 
-TEST(Cost, counts_dtypes_per_role) {
+TEST(Work, counts_dtypes_per_role) {
   const Cost small = cost_of("forward bf16/e4m3/bf16 b1 h1 q16 k1024 d64 full");
   const Cost large = cost_of("forward bf16 b1 h1 q16 k1024 d64 full");
   EXPECT_EQ(large.bytes - small.bytes, 1024 * 128);
@@ -90,7 +90,7 @@ struct Integers {
   }
 };
 
-TEST(Cost, with_arguments_counts_the_lengths_that_are_there) {
+TEST(Work, with_arguments_counts_the_lengths_that_are_there) {
   const Problem p = problem("forward f32 b2 h2/1 q8 k16 d8 causal ragged");
   Integers cu_q{{0, 3, 8}}, cu_k{{0, 10, 14}};
   float data = 0;
@@ -105,7 +105,7 @@ TEST(Cost, with_arguments_counts_the_lengths_that_are_there) {
   EXPECT_EQ(c.bytes, 8 * 2 * (8 * 4 + 8 * 4 + 4) + 14 * 16 * 4);
 }
 
-TEST(Cost, with_arguments_counts_the_blocks_that_are_listed) {
+TEST(Work, with_arguments_counts_the_blocks_that_are_listed) {
   const Problem p = problem("forward f32 b1 h2/1 q6 k10 d8 causal@top_left blocks4x4x8");
   Integers begin{{0, 2, 3, 3, 3, 5}}, column{{0, 2, 1, 0, 1, -7, 99, 0}};
   float data = 0;
@@ -119,7 +119,7 @@ TEST(Cost, with_arguments_counts_the_blocks_that_are_listed) {
   EXPECT_EQ(cost(p, &a).pairs, 10 + 3 + 8 + 3);
 }
 
-TEST(Cost, of_a_variant_is_what_it_multiplies) {
+TEST(Work, of_a_variant_is_what_it_multiplies) {
   // 100 tokens: compressed tokens of 32 with stride 16; 3 blocks of 16; a window of 10.
   const Cost nsa =
       cost_of("forward bf16 b1 h4/1 q100 k100 d64 causal : nsa d=16 gate=sigmoid l=32 n=3 phi=mean s=16 w=10");

@@ -27,7 +27,7 @@ double at(const Tensor& t, int b, int s, int h, int d) {
   return load(t, e.batch == 1 ? 0 : b, e.seq == 1 ? 0 : s, e.head == 1 ? 0 : h, d);
 }
 
-TEST(Ops, fill_writes_every_element_and_nothing_else) {
+TEST(TensorOps, fill_writes_every_element_and_nothing_else) {
   for (const DType dtype : kFloats) {
     Owned o(dtype, kShape, Layout::bhsd);
     ASSERT_EQ(fill(o.t, -1.5f, nullptr).message, "");
@@ -36,7 +36,7 @@ TEST(Ops, fill_writes_every_element_and_nothing_else) {
   }
 }
 
-TEST(Ops, convert_rounds_from_every_dtype_to_every_dtype) {
+TEST(TensorOps, convert_rounds_from_every_dtype_to_every_dtype) {
   for (const DType from : kFloats)
     for (const DType to : kFloats) {
       Owned x = numbered(from, kShape, Layout::bshd), y(to, kShape, Layout::bhsd, 3);
@@ -46,7 +46,7 @@ TEST(Ops, convert_rounds_from_every_dtype_to_every_dtype) {
     }
 }
 
-TEST(Ops, f64_keeps_all_its_digits) {
+TEST(TensorOps, f64_keeps_all_its_digits) {
   Owned x(DType::f64, {1, 1, 1, 2}), y(DType::f64, {1, 1, 1, 2});
   x.set(std::vector<double>{1 + 0x1p-50, -1 - 0x1p-50});
   ASSERT_EQ(convert(x.t, y.t, nullptr).message, "");
@@ -55,7 +55,7 @@ TEST(Ops, f64_keeps_all_its_digits) {
   EXPECT_EQ(load(y.t, 0, 0, 0, 1), -2 - 0x1p-49);
 }
 
-TEST(Ops, sums_scale_and_broadcast) {
+TEST(TensorOps, sums_scale_and_broadcast) {
   for (const Extents e : {kShape, Extents{1, 37, 3, 21}, Extents{2, 1, 3, 21}, Extents{2, 37, 1, 21},
                           Extents{1, 1, 1, 21}}) {
     Owned x = numbered(DType::bf16, e, Layout::bshd), y = numbered(DType::f32, kShape, Layout::bshd, 2);
@@ -75,14 +75,14 @@ TEST(Ops, sums_scale_and_broadcast) {
   }
 }
 
-TEST(Ops, what_has_the_factor_0_is_not_read) {
+TEST(TensorOps, what_has_the_factor_0_is_not_read) {
   Owned x = numbered(DType::f32, kShape, Layout::bshd), y(DType::f32, kShape), poison(DType::f32, kShape);
   ASSERT_EQ(scale_add(x.t, 2.f, y.t, 0.f, nullptr).message, "");
   ASSERT_EQ(scale_add(poison.t, 0.f, y.t, 1.f, nullptr).message, "");
   y.each([&](int b, int s, int h, int d) { ASSERT_EQ(load(y.t, b, s, h, d), 2 * load(x.t, b, s, h, d)); });
 }
 
-TEST(Ops, merge_is_one_softmax_over_both_parts) {
+TEST(TensorOps, merge_is_one_softmax_over_both_parts) {
   const Extents row{kShape.batch, kShape.seq, kShape.head, 1};
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Owned part = numbered(dtype, kShape, Layout::bhsd), out = numbered(DType::f32, kShape, Layout::bshd, 4);
@@ -100,7 +100,7 @@ TEST(Ops, merge_is_one_softmax_over_both_parts) {
   }
 }
 
-TEST(Ops, a_side_without_keys_is_not_read_by_merge) {
+TEST(TensorOps, a_side_without_keys_is_not_read_by_merge) {
   const Extents e{1, 3, 1, 8}, row{1, 3, 1, 1};
   Owned part(DType::f32, e), out(DType::f32, e), lse_part(DType::f32, row), lse(DType::f32, row);
   lse_part.set(std::vector<double>{1, -INFINITY, -INFINITY});
@@ -112,7 +112,7 @@ TEST(Ops, a_side_without_keys_is_not_read_by_merge) {
   for (int s = 0; s < 3; ++s) EXPECT_EQ(load(lse.t, 0, s, 0, 0), wanted_lse[s]);
 }
 
-TEST(Ops, merge_without_out_is_of_lse_alone) {
+TEST(TensorOps, merge_without_out_is_of_lse_alone) {
   const Extents row{2, 5, 3, 1};
   Owned part = numbered(DType::f32, row, Layout::bshd), lse = numbered(DType::f32, row, Layout::bhsd, 2);
   const Owned before = numbered(DType::f32, row, Layout::bhsd, 2);
@@ -123,21 +123,21 @@ TEST(Ops, merge_without_out_is_of_lse_alone) {
   });
 }
 
-TEST(Ops, a_tensor_is_scaled_in_place) {
+TEST(TensorOps, a_tensor_is_scaled_in_place) {
   Owned x = numbered(DType::bf16, kShape, Layout::bshd);
   const Owned before = numbered(DType::bf16, kShape, Layout::bshd);
   ASSERT_EQ(scale_add(x.t, 0.5f, x.t, 0.f, nullptr).message, "");
   x.each([&](int b, int s, int h, int d) { ASSERT_EQ(load(x.t, b, s, h, d), load(before.t, b, s, h, d) / 2); });
 }
 
-TEST(Ops, empty_tensors_are_no_work) {
+TEST(TensorOps, empty_tensors_are_no_work) {
   Owned x(DType::f32, {1, 0, 3, 4}), row(DType::f32, {1, 0, 3, 1});
   EXPECT_TRUE(fill(x.t, 1.f, nullptr).ok());
   EXPECT_TRUE(add(x.t, x.t, nullptr).ok());
   EXPECT_TRUE(merge(x.t, row.t, x.t, row.t, nullptr).ok());
 }
 
-TEST(Ops, mistakes_are_sentences) {
+TEST(TensorOps, mistakes_are_sentences) {
   Owned x(DType::f32, {2, 5, 3, 4}), y(DType::f32, {2, 4, 3, 4}), n(DType::i32, {2, 4, 3, 4});
   Owned row(DType::f32, {2, 4, 3, 1}), half(DType::bf16, {2, 4, 3, 4});
   EXPECT_EQ(add(x.t, y.t, nullptr).message, "scale_add: extents [2, 5, 3, 4] do not cover [2, 4, 3, 4]");
