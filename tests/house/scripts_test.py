@@ -90,16 +90,17 @@ class GpuSources(unittest.TestCase):
 
     def test_what_failed_in_the_sanitizer_and_the_tests_runs_again_and_counts(self):
         memcheck = "compute-sanitizer memcheck sm90_backward: %d passed, %d failed"
-        pool = "CUDA tests cuda_pool_test: 7 passed, 0 failed"
-        graph = "CUDA tests cuda_graph_test: %d passed, %d failed"
+        pool = "CUDA tests cuda_machine_pool_test: 7 passed, 0 failed"
+        graph = "CUDA tests cuda_attention_graph_test: %d passed, %d failed"
         self.checked(commit="abc", failed=2, parts=[pool, graph % (1, 1), memcheck % (0, 1)])
         self.assertEqual(gpu_sources.failed_runs(self.record, self.root),
-                         ["CUDA tests cuda_graph_test", "memcheck sm90_backward"])
+                         ["CUDA tests cuda_attention_graph_test", "memcheck sm90_backward"])
         gpu_sources.write_again(self.record, [memcheck % (1, 0), graph % (2, 0)])
         last = json.loads(self.record.read_text())
         self.assertEqual((last["passed"], last["failed"]), (10, 0))
         self.assertEqual(last["parts"], [pool, graph % (2, 0), memcheck % (1, 0)])
-        self.assertEqual(last["again"], ["CUDA tests cuda_graph_test", "compute-sanitizer memcheck sm90_backward"])
+        self.assertEqual(last["again"],
+                         ["CUDA tests cuda_attention_graph_test", "compute-sanitizer memcheck sm90_backward"])
         self.assertIsNone(self.answer())
         with self.assertRaisesRegex(SystemExit, "nothing failed"):
             gpu_sources.failed_runs(self.record, self.root)

@@ -294,7 +294,7 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
         "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b1 h4 q2048 k2048 d64 full", "bf16 b1 h8 q2048 k2048 d128 causal",
         "bf16 b1 h4 q2048 k2048 d64 causal", "bf16 b1 h2 q4096 k4096 d128 causal",
         "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x65536",
-        // From verify/cases_tiles.cpp and tests/cuda/graph_test.cpp.
+        // From verify/cases_tiles.cpp and tests/cuda/attention/graph_test.cpp.
         "bf16 b7 h19 q1500 k128 d8 full", "f16 b5 h28 q1000 k100 d104/8 full",
         "bf16 b3 h5 q1300 k1150 d8/104 full sink", "bf16 b5 h54/27 q1000 k100 d8 full",
         "bf16 b1 h2 q1200 k1200 d8 causal", "f16 b1 h2 q1300 k700 d104/8 causal",
@@ -323,7 +323,7 @@ TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_row
         "f16 b8 h16 q2048 k2048 d104 full", "bf16 b1 h16 q16384 k16384 d128 window1024,0",
         "bf16 b1 h32 q16384 k16384 d64 window1024,1024", "bf16 b16 h16 q1024 k1024 d128 full",
         "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x13200",  // 825 rows see a key
-        // From tests/cuda/graph_test.cpp and verify/cases_tiles.cpp.
+        // From tests/cuda/attention/graph_test.cpp and verify/cases_tiles.cpp.
         "bf16 b10 h30 q770 k16 d8 full", "f16 b10 h30 q770 k16 d8/104 full", "f16 b5 h27 q770 k130 d16/8 full",
         "bf16 b9 h15 q775 k129 d8 full", "bf16 b5 h27 q770 k130 d8/104 full", "f16 b4 h8 q775 k1030 d8/104 full",
         "bf16 b11 h18 q770 k130 d8 full", "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full"})

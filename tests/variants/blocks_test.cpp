@@ -1,5 +1,5 @@
 // Lists compared with the definitions of the patterns, restated here token by token without the library's index
-// arithmetic. For GPU lists see tests/cuda/blocks_test.cpp.
+// arithmetic. For GPU lists see tests/cuda/variants/blocks_test.cpp.
 #include "variants/blocks/blocks.h"
 
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <regex>
 #include <sstream>
 
-#include "tests/tool/reports.h"
+#include "tests/tool/report/reports.h"
 #include "tests/tool/spawn.h"
 #include "tool/report/model.h"
 #include "tool/report/script.h"

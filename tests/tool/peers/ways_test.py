@@ -15,7 +15,7 @@ try:
     import torch
 except ImportError:
     sys.exit(77)
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tool/peers"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tool/peers"))
 import ways
 
 

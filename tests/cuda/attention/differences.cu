@@ -1,4 +1,4 @@
-#include "tests/cuda/differences.h"
+#include "tests/cuda/attention/differences.h"
 
 #include <cuda_runtime.h>
 

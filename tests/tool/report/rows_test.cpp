@@ -1,7 +1,7 @@
 // What distinguishes report rows with the same problem line, and where they come from.
 #include <gtest/gtest.h>
 
-#include "tests/tool/reports.h"
+#include "tests/tool/report/reports.h"
 #include "tests/tool/spawn.h"
 #include "tool/report/model.h"
 

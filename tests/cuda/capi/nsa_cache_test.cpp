@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "attune/attune.h"
-#include "tests/cuda/bits.h"
+#include "tests/cuda/capi/bits.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/tool/noise.h"
+#include "tests/tool/compare/noise.h"
 #include "tests/tool/spawn.h"
 
 namespace attune {

@@ -2,7 +2,7 @@
 // tiles to CTAs differs between runs, more so next to another kernel, and must not affect the result. Results are
 // compared on the GPU: a run takes microseconds, fetching its output milliseconds.
 #include "machine/cuda/events.h"
-#include "tests/cuda/differences.h"
+#include "tests/cuda/attention/differences.h"
 #include "tests/cuda/gpu.h"
 
 namespace attune {
