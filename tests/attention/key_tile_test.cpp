@@ -88,20 +88,20 @@ TEST(KeyTile, knows_how_many_tiles_behind_it_have_a_query_tile) {
   EXPECT_GT(most, 2);
 }
 
-TEST(KeyTile, pieces_have_each_query_tile_once) {
+TEST(KeyTile, query_splits_have_each_query_tile_once) {
   for (const int tiles : {1, 2, 7, 64})
-    for (int pieces = 1; pieces <= std::min(tiles, 16); ++pieces) {
+    for (int splits = 1; splits <= std::min(tiles, 16); ++splits) {
       int next = 3 * kTileQ;
-      for (int piece = 0; piece < pieces; ++piece) {
+      for (int split = 0; split < splits; ++split) {
         KeyTile t{};
         t.start = 3 * kTileQ, t.tiles = tiles, t.stop = t.start + tiles * kTileQ;
-        cut_piece(t, piece, pieces, kTileQ);
-        EXPECT_EQ(t.start, next) << tiles << " " << pieces;
-        EXPECT_GE(t.tiles, tiles / pieces) << tiles << " " << pieces;
-        EXPECT_LE(t.tiles, ceil_div(tiles, pieces)) << tiles << " " << pieces;
+        cut_query_split(t, split, splits, kTileQ);
+        EXPECT_EQ(t.start, next) << tiles << " " << splits;
+        EXPECT_GE(t.tiles, tiles / splits) << tiles << " " << splits;
+        EXPECT_LE(t.tiles, ceil_div(tiles, splits)) << tiles << " " << splits;
         next = t.stop;
       }
-      EXPECT_EQ(next, (3 + tiles) * kTileQ) << tiles << " " << pieces;
+      EXPECT_EQ(next, (3 + tiles) * kTileQ) << tiles << " " << splits;
     }
 }
 

@@ -12,7 +12,7 @@ namespace attune::sm90 {
 alignas(1024) inline char memory[1];  // the kernel's symbol for shared memory: its address is 0 (barrier.h)
 
 struct Asked {
-  int batch, heads, heads_kv, parts, rows, keys, dim;
+  int batch, heads, heads_kv, head_splits, rows, keys, dim;
   Mask mask{};
   bool bhsd = false;
   int section = 1;
@@ -21,7 +21,7 @@ struct Asked {
   // large_logits: later heads have logits of 2^26. d_lse: all heads have a gradient of lse.
   enum { none, large_logits, d_lse } late = none;
   // Number of split key tiles (the first ones; with a full mask, the last), and the query splits of each.
-  int divided = 0, pieces = 1;
+  int divided = 0, query_splits = 1;
   int block_q = 0;       // queries per block of the block list, whose blocks have 128 keys; 0: no list
   double density = 0.5;  // of the block list
   // Tiles with more entries start first; every third tile has all blocks, unless this is INT32_MAX.
@@ -41,7 +41,7 @@ struct Call {
   std::vector<float> lse, d_lse;             // [batch][head][row], padded between heads; [batch][row][head]
   std::vector<double> want_dq, want_dk, want_dv;
   std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
-  std::vector<float4> parts;
+  std::vector<float4> split_sums;            // of head splits
   std::vector<int> tickets;
   const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
   std::vector<int32_t> list_begin, list_row;  // [batch][head][key blocks + 1]; query blocks
@@ -92,8 +92,8 @@ struct Call {
     want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
     const size_t all = size_t(w.batch * w.heads * padded);
     stats.resize(2 * all), sums.resize(all * C::kDqPitch), tickets.resize(1 + all / kTicketRows);
-    parts.assign(size_t(key_part(C::kDim, int64_t(w.batch) * w.heads_kv * w.parts * tiles, 0, false)),
-                 {NAN, NAN, NAN, NAN});
+    split_sums.assign(size_t(sums_offset(C::kDim, int64_t(w.batch) * w.heads_kv * w.head_splits * tiles, 0, false)),
+                      {NAN, NAN, NAN, NAN});
     for (size_t n = 0; n < all; ++n) stats[stat(n, 0)] = INFINITY;
     const size_t late = size_t(ready) * size_t(padded);  // unprepared memory holds NaN
     std::fill(stats.begin() + long(2 * late), stats.end(), NAN);
@@ -189,12 +189,12 @@ struct Call {
                .box = 2 * C::kTileQ, .line = true};
     x.dk = map(dk, w.keys, w.heads_kv, 16), x.dv = map(dv, w.keys, w.heads_kv, 16);
     x.scale2 = float(scale) * kLog2e, x.kept = 1;
-    x.scale_k = C::kParts ? NAN : float(scale);  // with head splits, the combine kernel applies the scale
+    x.scale_k = C::kHeadSplits ? NAN : float(scale);  // with head splits, the combine kernel applies the scale
     x.rows = w.rows, x.keys = w.keys, x.heads = w.heads, x.low = all.low, x.high = all.high;
-    x.heads_kv = w.heads_kv * w.parts, x.group = w.heads / x.heads_kv, x.units = w.batch * x.heads_kv;
+    x.heads_kv = w.heads_kv * w.head_splits, x.group = w.heads / x.heads_kv, x.heads_total = w.batch * x.heads_kv;
     x.tiles = tiles, x.section = w.section, x.padded = padded, x.dq = sums.data(), x.rows_of_dq = w.rows;
-    x.tickets = tickets.data(), x.large_logits = &large_logits, x.launch = 4, x.of_part = of_part(w.parts),
-    x.sums = parts.data();
+    x.tickets = tickets.data(), x.large_logits = &large_logits, x.launch = 4;
+    x.inverse_splits = inverse_splits(w.head_splits), x.sums = split_sums.data();
     std::vector<int> counts(size_t(kJobsDone + w.batch * w.heads));
     x.taken = counts.data();
     x.ahead = {.ready = ready, .jobs = (w.batch * w.heads - ready) * (padded / kJobRows), .dim_v = w.dim,
@@ -207,14 +207,14 @@ struct Call {
                .lse = {.data = lse.data(), .stride = {w.heads * line(), 1, line()}},
                .d_lse = {.data = w.late == Asked::d_lse ? d_lse.data() : nullptr,
                          .stride = {w.rows * w.heads, w.heads, 1}}};
-    std::vector<float4> pieces(size_t(key_part(C::kDim, int64_t(w.divided) * w.pieces, 0, false)),
-                               {NAN, NAN, NAN, NAN});
-    std::vector<int> left(size_t(w.divided * kPartWarps));
-    const int begin = w.mask.kind == MaskKind::full ? tiles * x.units - w.divided : 0;
-    x.pieces = {begin, w.divided, w.pieces, pieces.data(), left.data()};
+    std::vector<float4> query_sums(size_t(sums_offset(C::kDim, int64_t(w.divided) * w.query_splits, 0, false)),
+                                   {NAN, NAN, NAN, NAN});
+    std::vector<int> left(size_t(w.divided * kSplitWarps));
+    const int begin = w.mask.kind == MaskKind::full ? tiles * x.heads_total - w.divided : 0;
+    x.query_splits = {begin, w.divided, w.query_splits, query_sums.data(), left.data()};
     if constexpr (C::kTabled) {
       make_table();
-      x.table = table.data(), x.tiles = int(table.size()), x.units = w.heads_kv;
+      x.table = table.data(), x.tiles = int(table.size()), x.heads_total = w.heads_kv;
       x.rows_q = w.rows, x.rows_k = w.keys, x.has_dk = x.has_dv = true, x.score.kept = x.kept_out = 1;
       x.dim_qk = x.dim_v = w.dim, x.dk_row = map(dk, w.keys, w.heads_kv, 1), x.dv_row = map(dv, w.keys, w.heads_kv, 1);
     }
@@ -223,24 +223,24 @@ struct Call {
       x.list_batch = w.heads * (tiles + 1), x.list_head = tiles + 1;
       x.blocks = {w.block_q, C::kTileK, int(list_row.size())}, x.most_entries = w.most_entries;
     }
-    const int blocks = w.blocks ? w.blocks : x.tiles * x.units;
+    const int blocks = w.blocks ? w.blocks : x.tiles * x.heads_total;
     emulated::gpu.taints = C::kIndependent;  // its first dQ product reads uninitialized memory
     const std::string wrong = emulated::launch(blocks, C::kThreads, seed, [&] { backward_kernel<C>(x); });
     emulated::gpu.taints = false;
     // All tiles, in any order except for the first of each CTA, plus one end marker per CTA.
-    const int works = x.tiles * x.units + w.divided * (w.pieces - 1);
+    const int works = x.tiles * x.heads_total + w.divided * (w.query_splits - 1);
     EXPECT_EQ(counts[0], C::kPersistent ? works + (C::kDeterministic ? blocks : 0) : 0);
-    EXPECT_EQ(std::count(left.begin(), left.end(), w.pieces), w.divided * kPartWarps);
+    EXPECT_EQ(std::count(left.begin(), left.end(), w.query_splits), w.divided * kSplitWarps);
     const int idle = C::kWalks ? 2 : 3;  // idle warps per CTA, each of which takes one end marker
     EXPECT_EQ(counts[kJobsTaken], x.ahead.jobs ? x.ahead.jobs + idle * blocks : 0);
     for (int head = 0; head < w.batch * w.heads; ++head)
       EXPECT_EQ(counts[size_t(kJobsDone + head)], head < ready ? 0 : padded / kJobRows) << head;
     EXPECT_EQ(large_logits, w.late == Asked::large_logits ? 4u : 3u);
-    if (!wrong.empty() || !C::kParts) return wrong;
-    const KeyPartsParams y{.sums = parts.data(), .parts = w.parts, .tiles = tiles, .heads = w.heads_kv, .keys = w.keys,
-                           .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim, .scale = float(scale), .dk = tensor(dk),
-                           .dv = tensor(dv)};
-    return emulated::launch(joined_blocks(y, w.batch), kPartWarps * 32, seed, [&] { key_parts_kernel<T>(y); });
+    if (!wrong.empty() || !C::kHeadSplits) return wrong;
+    const CombineDkDvParams y{.sums = split_sums.data(), .head_splits = w.head_splits, .tiles = tiles,
+                              .heads = w.heads_kv, .keys = w.keys, .dim = C::kDim, .dim_qk = w.dim, .dim_v = w.dim,
+                              .scale = float(scale), .dk = tensor(dk), .dv = tensor(dv)};
+    return emulated::launch(combine_blocks(y, w.batch), kSplitWarps * 32, seed, [&] { combine_dkdv_kernel<T>(y); });
   }
   // Error relative to the norm of `wanted`; infinite if a column behind a head was written.
   double error(const std::vector<double>& wanted, const std::function<float(size_t)>& got) const {
@@ -287,8 +287,8 @@ using Listed =
 template <class T, int Dim>
 using Plain = BackwardLayout<T, BackwardConfig{.dim = Dim, .tile_q = tile_of(Dim)}>;
 template <class T, int Dim, bool Deterministic = false>
-using Divided = BackwardLayout<T, BackwardConfig{
-    .dim = Dim, .tile_q = tile_of(Dim), .deterministic = Deterministic, .share = Share::parts}>;
+using HeadSplit = BackwardLayout<T, BackwardConfig{
+    .dim = Dim, .tile_q = tile_of(Dim), .deterministic = Deterministic, .share = Share::heads}>;
 template <class T, int Dim>
 using Deterministic = BackwardLayout<T, BackwardConfig{.dim = Dim, .tile_q = tile_of(Dim), .deterministic = true}>;
 template <class T>
@@ -296,14 +296,14 @@ using Transposed = BackwardLayout<T, BackwardConfig{.dim = 128, .tile_q = 80}>;
 template <class T, int Dim, int TileQ>
 using Persistent = BackwardLayout<T, BackwardConfig{.dim = Dim, .tile_q = TileQ, .persistent = true}>;
 template <class T, int Dim, int TileQ>
-using InPieces = BackwardLayout<T, BackwardConfig{
-    .dim = Dim, .tile_q = TileQ, .persistent = true, .share = Share::pieces}>;
+using QuerySplit = BackwardLayout<T, BackwardConfig{
+    .dim = Dim, .tile_q = TileQ, .persistent = true, .share = Share::queries}>;
 template <class T>
-using PersistentDivided =
-    BackwardLayout<T, BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::parts}>;
+using PersistentHeadSplit =
+    BackwardLayout<T, BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::heads}>;
 template <class T>
 using PersistentListed =
-    BackwardLayout<T, BackwardConfig{.dim = 128, .listed = true, .persistent = true, .share = Share::pieces}>;
+    BackwardLayout<T, BackwardConfig{.dim = 128, .listed = true, .persistent = true, .share = Share::queries}>;
 template <class T, int Dim>
 using PersistentDeterministic = BackwardLayout<T, BackwardConfig{
     .dim = Dim, .tile_q = tile_of(Dim), .deterministic = true, .persistent = true}>;
@@ -311,8 +311,8 @@ using PersistentDeterministic = BackwardLayout<T, BackwardConfig{
 template <class C>
 void expect_right(const Asked& w, unsigned seed) {
   SCOPED_TRACE("b" + std::to_string(w.batch) + " h" + std::to_string(w.heads) + "/" + std::to_string(w.heads_kv) +
-               " in " + std::to_string(w.parts) + " q" + std::to_string(w.rows) + " k" + std::to_string(w.keys) + " d" +
-               std::to_string(w.dim) + " " + name(w.mask) + " blocks " + std::to_string(w.blocks) + " seed " +
+               " in " + std::to_string(w.head_splits) + " q" + std::to_string(w.rows) + " k" + std::to_string(w.keys) +
+               " d" + std::to_string(w.dim) + " " + name(w.mask) + " blocks " + std::to_string(w.blocks) + " seed " +
                std::to_string(seed));
   Call<C> call(w, seed);
   ASSERT_EQ(call.run(seed), "");

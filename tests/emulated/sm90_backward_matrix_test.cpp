@@ -28,17 +28,18 @@ void expect_all_right(unsigned seed) {
         {rows + 60, std::min(rows, kKeys), kCausal},  // the first rows see no key
     };
     for (const auto& c : cases) {
-      const bool alone = C::kPersistent && !(C::kDeterministic || C::kParts), later = alone && n % 4 == 1;
-      Asked w{.batch = 1, .heads = C::kParts || later ? 2 : 1, .heads_kv = later ? 2 : 1, .parts = C::kParts ? 2 : 1,
-              .rows = c.rows, .keys = c.keys, .dim = C::kDim, .mask = c.mask};
-      const int all = int(ceil_div(c.keys, C::kTileK)) * w.heads_kv * w.parts;
-      if (C::kPieces && tiles > 1 && c.mask.kind == MaskKind::full) w.divided = 1, w.pieces = 2;
+      const bool alone = C::kPersistent && !(C::kDeterministic || C::kHeadSplits), later = alone && n % 4 == 1;
+      Asked w{.batch = 1, .heads = C::kHeadSplits || later ? 2 : 1, .heads_kv = later ? 2 : 1,
+              .head_splits = C::kHeadSplits ? 2 : 1, .rows = c.rows, .keys = c.keys, .dim = C::kDim, .mask = c.mask};
+      const int all = int(ceil_div(c.keys, C::kTileK)) * w.heads_kv * w.head_splits;
+      if (C::kQuerySplits && tiles > 1 && c.mask.kind == MaskKind::full) w.divided = 1, w.query_splits = 2;
       if (later) w.ready = 1;
       w.blocks = blocks_of<C>(n, all + w.divided);
       expect_right<C>(w, ++n);
     }
   }
-  if (!C::kPersistent) expect_right<C>({1, C::kParts ? 2 : 1, 1, C::kParts ? 2 : 1, 60, 300, C::kDim, kTopLeft}, ++n);
+  const int split = C::kHeadSplits ? 2 : 1;
+  if (!C::kPersistent) expect_right<C>({1, split, 1, split, 60, 300, C::kDim, kTopLeft}, ++n);
 }
 // All blocks of a list, some, and none.
 template <class C>
@@ -85,17 +86,17 @@ TEST(Sm90BackwardMatrix, blocks_that_stay_in_a_fixed_order) {
   expect_all_right<PersistentDeterministic<Bf16, 64>>(1900);
   expect_all_right<PersistentDeterministic<F16, 128>>(2000);
 }
-TEST(Sm90BackwardMatrix, pieces) {
-  expect_all_right<InPieces<F16, 64, 128>>(2100);
-  expect_all_right<InPieces<Bf16, 128, 64>>(2200);
-  expect_all_right<InPieces<Bf16, 128, 80>>(2300);
+TEST(Sm90BackwardMatrix, query_splits) {
+  expect_all_right<QuerySplit<F16, 64, 128>>(2100);
+  expect_all_right<QuerySplit<Bf16, 128, 64>>(2200);
+  expect_all_right<QuerySplit<Bf16, 128, 80>>(2300);
 }
 TEST(Sm90BackwardMatrix, divided_heads) {
-  expect_all_right<Divided<Bf16, 64>>(2400);
-  expect_all_right<Divided<Bf16, 64, true>>(2500);
-  expect_all_right<Divided<F16, 128>>(2600);
-  expect_all_right<Divided<Bf16, 128, true>>(2700);
-  expect_all_right<PersistentDivided<Bf16>>(2800);
+  expect_all_right<HeadSplit<Bf16, 64>>(2400);
+  expect_all_right<HeadSplit<Bf16, 64, true>>(2500);
+  expect_all_right<HeadSplit<F16, 128>>(2600);
+  expect_all_right<HeadSplit<Bf16, 128, true>>(2700);
+  expect_all_right<PersistentHeadSplit<Bf16>>(2800);
 }
 TEST(Sm90BackwardMatrix, lists) {
   expect_lists_right<Listed<Bf16, 64>>(2900);

@@ -44,24 +44,24 @@ TEST(Sm90Backward, far_rows_of_heads_to_come_are_known_in_time) {
   expect_right<Persistent<Bf16, 128, 80>>({1, 3, 3, 1, 100, 130, 128, kFull, false, 1, 2, 1, Asked::large_logits}, 3);
 }
 TEST(Sm90Backward, gradients_of_divided_heads_are_right) {
-  expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal, false, 2}, 1);
-  expect_right<Divided<F16, 128>>({2, 4, 2, 2, 70, 150, 104, kFull, true}, 2);
-  expect_right<Divided<Bf16, 128>>({1, 6, 1, 3, 90, 64, 80, kWindow}, 3);
-  expect_right<Divided<F16, 64>>({2, 4, 1, 2, 130, 140, 64, kCausal, true, 4}, 4);
-  expect_right<Divided<Bf16, 64>>({1, 4, 2, 2, 60, 260, 40, kCausal, false, 4}, 5);
+  expect_right<HeadSplit<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal, false, 2}, 1);
+  expect_right<HeadSplit<F16, 128>>({2, 4, 2, 2, 70, 150, 104, kFull, true}, 2);
+  expect_right<HeadSplit<Bf16, 128>>({1, 6, 1, 3, 90, 64, 80, kWindow}, 3);
+  expect_right<HeadSplit<F16, 64>>({2, 4, 1, 2, 130, 140, 64, kCausal, true, 4}, 4);
+  expect_right<HeadSplit<Bf16, 64>>({1, 4, 2, 2, 60, 260, 40, kCausal, false, 4}, 5);
 }
 TEST(Sm90Backward, divided_heads_by_blocks_that_stay_are_right) {
-  expect_right<PersistentDivided<Bf16>>({1, 4, 1, 2, 190, 260, 128, kCausal, false, 2, 2}, 33);
-  expect_right<PersistentDivided<F16>>({2, 6, 2, 3, 100, 150, 104, kFull, true, 1, 3}, 34);
-  expect_right<PersistentDivided<Bf16>>({1, 8, 2, 2, 170, 150, 128, kCausal, false, 1, 2, 4, Asked::d_lse}, 35);
+  expect_right<PersistentHeadSplit<Bf16>>({1, 4, 1, 2, 190, 260, 128, kCausal, false, 2, 2}, 33);
+  expect_right<PersistentHeadSplit<F16>>({2, 6, 2, 3, 100, 150, 104, kFull, true, 1, 3}, 34);
+  expect_right<PersistentHeadSplit<Bf16>>({1, 8, 2, 2, 170, 150, 128, kCausal, false, 1, 2, 4, Asked::d_lse}, 35);
 }
 TEST(Sm90Backward, keys_that_nobody_sees_have_gradients_of_zero) {
-  expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 60, 300, 128, kTopLeft, false, 2}, 6);
-  expect_right<Divided<F16, 64>>({1, 2, 1, 2, 60, 300, 64, kTopLeft}, 7);
+  expect_right<HeadSplit<Bf16, 128>>({1, 2, 1, 2, 60, 300, 128, kTopLeft, false, 2}, 6);
+  expect_right<HeadSplit<F16, 64>>({1, 2, 1, 2, 60, 300, 64, kTopLeft}, 7);
 }
 TEST(Sm90Backward, a_fixed_order_is_right) {
-  expect_right<Divided<Bf16, 128, true>>({1, 4, 2, 2, 130, 260, 128, kCausal, false, 2}, 8);
-  expect_right<Divided<F16, 64, true>>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
+  expect_right<HeadSplit<Bf16, 128, true>>({1, 4, 2, 2, 130, 260, 128, kCausal, false, 2}, 8);
+  expect_right<HeadSplit<F16, 64, true>>({1, 4, 1, 4, 140, 200, 64, kCausal, true, 4}, 9);
   expect_right<Deterministic<Bf16, 96>>({1, 2, 2, 1, 200, 300, 96, kCausal, false, 2}, 10);
   expect_right<Deterministic<F16, 96>>({2, 2, 1, 1, 90, 260, 72, kFull, true}, 11);
   expect_right<Deterministic<Bf16, 128>>({1, 2, 2, 1, 150, 300, 128, kWindow, false, 2}, 12);
@@ -130,14 +130,14 @@ TEST(Sm90Backward, hidden_products_of_a_tiles_first_step_are_left_out) {
   EXPECT_EQ(products(kCausal), 16);
 }
 // Key tiles split over CTAs, each with some of the queries.
-TEST(Sm90Backward, pieces_of_a_tile_add_up) {
-  expect_right<InPieces<Bf16, 64, 128>>({1, 2, 2, 1, 390, 260, 64, kFull, false, 1, 3, 0, Asked::none, 2, 3}, 21);
-  expect_right<InPieces<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kFull, true, 1, 2, 0, Asked::none, 1, 4}, 22);
-  expect_right<InPieces<Bf16, 128, 80>>({1, 2, 2, 1, 400, 140, 128, kFull, false, 1, 3, 1, Asked::none, 3, 2}, 23);
-  expect_right<InPieces<F16, 64, 128>>({1, 1, 1, 1, 270, 130, 40, kFull, false, 1, 6, 0, Asked::none, 2, 3}, 24);
-  expect_right<InPieces<Bf16, 64, 128>>({1, 2, 2, 1, 390, 390, 64, kCausal, false, 2, 3, 0, Asked::none, 4, 2}, 25);
-  expect_right<InPieces<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kCausal, true, 1, 2, 0, Asked::none, 2, 3}, 26);
-  expect_right<InPieces<Bf16, 128, 80>>({2, 1, 1, 1, 400, 300, 128, kCausal, false, 2, 4, 0, Asked::none, 4, 3}, 27);
+TEST(Sm90Backward, query_splits_of_a_tile_add_up) {
+  expect_right<QuerySplit<Bf16, 64, 128>>({1, 2, 2, 1, 390, 260, 64, kFull, false, 1, 3, 0, Asked::none, 2, 3}, 21);
+  expect_right<QuerySplit<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kFull, true, 1, 2, 0, Asked::none, 1, 4}, 22);
+  expect_right<QuerySplit<Bf16, 128, 80>>({1, 2, 2, 1, 400, 140, 128, kFull, false, 1, 3, 1, Asked::none, 3, 2}, 23);
+  expect_right<QuerySplit<F16, 64, 128>>({1, 1, 1, 1, 270, 130, 40, kFull, false, 1, 6, 0, Asked::none, 2, 3}, 24);
+  expect_right<QuerySplit<Bf16, 64, 128>>({1, 2, 2, 1, 390, 390, 64, kCausal, false, 2, 3, 0, Asked::none, 4, 2}, 25);
+  expect_right<QuerySplit<F16, 128, 64>>({1, 2, 1, 1, 300, 300, 104, kCausal, true, 1, 2, 0, Asked::none, 2, 3}, 26);
+  expect_right<QuerySplit<Bf16, 128, 80>>({2, 1, 1, 1, 400, 300, 128, kCausal, false, 2, 4, 0, Asked::none, 4, 3}, 27);
 }
 TEST(Sm90Backward, blocks_that_take_tiles_in_a_fixed_order_are_right) {
   expect_right<PersistentDeterministic<Bf16, 128>>({1, 2, 2, 1, 200, 300, 128, kCausal, false, 2, 2}, 17);
@@ -178,11 +178,11 @@ TEST(Sm90Backward, a_fixed_order_gives_the_same_bits_at_any_pace) {
 }
 TEST(Sm90Backward, no_pace_of_warps_and_copies_makes_it_stand_still) {
   for (unsigned seed = 20; seed < 23; ++seed) {
-    expect_right<Divided<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
+    expect_right<HeadSplit<Bf16, 128>>({1, 2, 1, 2, 130, 130, 128, kCausal}, seed);
     expect_right<Persistent<Bf16, 64, 128>>({1, 1, 1, 1, 130, 390, 64, kFull, false, 1, 1}, seed);
     expect_right<Persistent<Bf16, 128, 64>>({1, 1, 1, 1, 70, 390, 128, kFull, false, 1, 1}, seed);
     expect_right<Persistent<Bf16, 128, 80>>({1, 1, 1, 1, 90, 390, 128, kFull, false, 1, 1}, seed);
-    expect_right<InPieces<Bf16, 64, 128>>({1, 1, 1, 1, 390, 130, 64, kFull, false, 1, 2, 0, Asked::none, 2, 2}, seed);
+    expect_right<QuerySplit<Bf16, 64, 128>>({1, 1, 1, 1, 390, 130, 64, kFull, false, 1, 2, 0, Asked::none, 2, 2}, seed);
     expect_right<Deterministic<Bf16, 64>>({1, 1, 1, 1, 390, 390, 64, kCausal}, seed);
     expect_right<Deterministic<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull}, seed);
     expect_right<PersistentDeterministic<Bf16, 128>>({1, 1, 1, 1, 200, 390, 128, kFull, false, 1, 2}, seed);

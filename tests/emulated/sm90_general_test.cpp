@@ -1,6 +1,6 @@
 // The kernels of sm90/backward/general/kernel_dq.h and kernel_dkdv.h on the emulator, compared with attention in double
 // at several schedules: plain masks, and lists, whose walk only these kernels have.
-#include "tests/emulated/wide_problem.h"
+#include "tests/emulated/two_kernel_problem.h"
 
 #include "attention/sm90/backward/general/kernel_dkdv.h"
 #include "attention/sm90/backward/general/kernel_dq.h"
@@ -14,8 +14,8 @@ namespace {
 constexpr int kTileRows = 128, kTileKeys = 64;  // of a CTA, as on the host
 
 template <class T>
-struct GeneralProblem : WideProblem<T> {
-  using Base = WideProblem<T>;
+struct GeneralProblem : TwoKernelProblem<T> {
+  using Base = TwoKernelProblem<T>;
   using Base::w;
   std::vector<QueryTile> row_table;
   std::vector<KeyTile> key_table;

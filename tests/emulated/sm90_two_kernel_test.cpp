@@ -1,6 +1,6 @@
 // The kernels of sm90/backward/two_kernel/kernel_dq.h and kernel_dkdv.h on the emulator, compared with attention in
 // double at several schedules.
-#include "tests/emulated/wide_problem.h"
+#include "tests/emulated/two_kernel_problem.h"
 
 #include "attention/sm90/backward/two_kernel/kernel_dkdv.h"
 #include "attention/sm90/backward/two_kernel/kernel_dq.h"
@@ -15,7 +15,7 @@ template <class T, int DimQk, int DimV, int Queries = 64, int Keys = 64>
 void expect_right(const Asked& w, unsigned seed) {
   using OfRows = DqLayout<T, DimQk, DimV, Keys>;
   using OfKeys = DkDvLayout<T, DimQk, DimV, Queries>;
-  sm90::expect_right<OfRows, OfKeys>(WideProblem<T>(w, seed), dq_kernel<OfRows>, dkdv_kernel<OfKeys>);
+  sm90::expect_right<OfRows, OfKeys>(TwoKernelProblem<T>(w, seed), dq_kernel<OfRows>, dkdv_kernel<OfKeys>);
 }
 
 TEST(Sm90TwoKernel, gradients_of_192_and_values_of_128_are_right) {
@@ -34,7 +34,7 @@ void expect_all_right(unsigned seed) {
   using OfRows = DqLayout<T, DimQk, DimV, Keys>;
   using OfKeys = DkDvLayout<T, DimQk, DimV, Queries>;
   for (int n = 0; n < kMatrix; ++n)
-    sm90::expect_right<OfRows, OfKeys>(WideProblem<T>(matrix_case(n, DimQk, DimV, Queries, Keys), seed + unsigned(n)),
+    sm90::expect_right<OfRows, OfKeys>(TwoKernelProblem<T>(matrix_case(n, DimQk, DimV, Queries, Keys), seed + unsigned(n)),
                                        dq_kernel<OfRows>, dkdv_kernel<OfKeys>, seed + unsigned(n), 1);
 }
 TEST(Sm90TwoKernel, every_number_of_steps_is_right_and_ends) {

@@ -68,9 +68,9 @@ ATTUNE_HD inline bool is_first_to_add(const KeyTile& t, int query, int tile_q, i
   return end >= t.keys || row + t.high < end;
 }
 
-// Keeps one of `pieces` nearly equal splits of the query tiles. Requires tiles >= pieces; pieces is small.
-ATTUNE_HD inline void cut_piece(KeyTile& t, int piece, int pieces, int tile_q) {
-  const int from = t.tiles * piece / pieces, to = t.tiles * (piece + 1) / pieces;
+// Keeps one of `splits` nearly equal splits of the query tiles. Requires tiles >= splits; splits is small.
+ATTUNE_HD inline void cut_query_split(KeyTile& t, int split, int splits, int tile_q) {
+  const int from = t.tiles * split / splits, to = t.tiles * (split + 1) / splits;
   t.start += from * tile_q, t.tiles = to - from, t.stop = t.start + t.tiles * tile_q;
 }
 

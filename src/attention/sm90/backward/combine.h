@@ -11,48 +11,50 @@
 namespace attune::sm90 {
 
 // Offset of four numbers of a lane, as in a fragment of 16 keys and 8 columns: [tile][warp][dK, dV][dim / 8][lane].
-// Tiles have 128 keys and are numbered [unit][tile of a head]; a unit is a split of a KV head, of one sequence.
-inline constexpr int kPartWarps = 8;
-ATTUNE_HD constexpr int64_t key_part(int dim, int64_t tile, int warp, bool of_v) {
-  return ((tile * kPartWarps + warp) * 2 + of_v) * (dim / 8) * 32;
+// Tiles have 128 keys and are numbered [sequence][KV head][head split][tile].
+inline constexpr int kSplitWarps = 8;
+ATTUNE_HD constexpr int64_t sums_offset(int dim, int64_t tile, int warp, bool of_v) {
+  return ((tile * kSplitWarps + warp) * 2 + of_v) * (dim / 8) * 32;
 }
 
 // Factor whose product with a split's number has the KV head in its upper half. Not used without splits.
-ATTUNE_HD constexpr uint32_t of_part(int parts) { return parts > 1 ? uint32_t((1ull << 32) / uint32_t(parts)) + 1 : 0; }
+ATTUNE_HD constexpr uint32_t inverse_splits(int splits) {
+  return splits > 1 ? uint32_t((1ull << 32) / uint32_t(splits)) + 1 : 0;
+}
 
-struct KeyPartsParams {
+struct CombineDkDvParams {
   const float4* sums;
-  int parts, tiles;          // per KV head
+  int head_splits, tiles;    // per KV head
   int heads, keys;           // of a sequence
   int dim, dim_qk, dim_v;    // of the kernel; of the gradients
   float scale;               // of dK
   Tensor dk, dv;
 };
 
-constexpr int kJoinedColumns = 32;  // columns of dK or dV of a tile, per CTA
-ATTUNE_HD constexpr int joined_blocks(const KeyPartsParams& x, int batch) {
-  return batch * x.heads * x.tiles * 2 * (x.dim / kJoinedColumns);
+constexpr int kCombineColumns = 32;  // columns of dK or dV of a tile, per CTA
+ATTUNE_HD constexpr int combine_blocks(const CombineDkDvParams& x, int batch) {
+  return batch * x.heads * x.tiles * 2 * (x.dim / kCombineColumns);
 }
 
 // A warp has the keys of the corresponding warp of the backward kernel, and a lane what that lane had.
 template <class T>
-__global__ void __launch_bounds__(kPartWarps * 32) key_parts_kernel(const __grid_constant__ KeyPartsParams x) {
-  constexpr int kFragments = kJoinedColumns / 8;
+__global__ void __launch_bounds__(kSplitWarps * 32) combine_dkdv_kernel(const __grid_constant__ CombineDkDvParams x) {
+  constexpr int kFragments = kCombineColumns / 8;
   sm80::wait_for_previous();
   sm80::admit_next();
-  const int slices = x.dim / kJoinedColumns;
+  const int slices = x.dim / kCombineColumns;
   int n = int(blockIdx.x);
-  const int column = n % slices * kJoinedColumns;
+  const int column = n % slices * kCombineColumns;
   n /= slices;
   const bool of_v = n % 2;
   n /= 2;
-  const int tile = n % x.tiles, unit = n / x.tiles, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int tile = n % x.tiles, head_index = n / x.tiles, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   const int dim = of_v ? x.dim_v : x.dim_qk;
   float4 all[kFragments] = {};
 #pragma unroll 2
-  for (int part = 0; part < x.parts; ++part) {
-    const int64_t from = (int64_t(unit) * x.parts + part) * x.tiles + tile;
-    const float4* const sums = x.sums + key_part(x.dim, from, warp, of_v) + column / 8 * 32 + lane;
+  for (int split = 0; split < x.head_splits; ++split) {
+    const int64_t from = (int64_t(head_index) * x.head_splits + split) * x.tiles + tile;
+    const float4* const sums = x.sums + sums_offset(x.dim, from, warp, of_v) + column / 8 * 32 + lane;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       const float4 more = __ldcg(sums + 32 * f);
@@ -61,11 +63,11 @@ __global__ void __launch_bounds__(kPartWarps * 32) key_parts_kernel(const __grid
   }
   const Tensor& to = of_v ? x.dv : x.dk;
   const float scale = of_v ? 1.f : x.scale;
-  const int key = tile * kPartWarps * 16 + warp * 16 + lane / 4;
+  const int key = tile * kSplitWarps * 16 + warp * 16 + lane / 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (key + 8 * half >= x.keys) continue;
-    T* const row = view<T>(to).row(unit / x.heads, key + 8 * half, unit % x.heads);
+    T* const row = view<T>(to).row(head_index / x.heads, key + 8 * half, head_index % x.heads);
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       const int at = column + f * 8 + lane % 4 * 2;
@@ -77,6 +79,6 @@ __global__ void __launch_bounds__(kPartWarps * 32) key_parts_kernel(const __grid
   }
 }
 
-Status join_key_parts(std::string_view who, const Problem&, const KeyPartsParams&, int device, void* stream);
+Status combine_dkdv(std::string_view who, const Problem&, const CombineDkDvParams&, int device, void* stream);
 
 }  // namespace attune::sm90

@@ -57,14 +57,14 @@ struct AheadParams {
   Tensor out, d_out, lse, d_lse;  // d_lse only if given
 };
 
-enum class Share { all, parts, pieces };
+enum class Share { all, heads, queries };
 
-// Query splits. If key tiles do not fill their waves, some are divided: a piece has some of the query tiles that see
-// the keys. It stores its sums of dK and dV at key_part(), and the last piece of a tile adds all of them.
-struct Pieces {
-  int begin, divided, each;  // tiles before the divided ones; divided tiles; pieces of each
-  float4* sums;              // [tile][piece]
-  int* arrived;              // [tile][kPartWarps]: pieces whose sums are stored; 0 at first
+// Query splits. If key tiles do not fill their waves, some are divided: a split has some of the query tiles that see
+// the keys. It stores its sums of dK and dV at sums_offset(), and the last split of a tile adds all of them.
+struct QuerySplits {
+  int begin, divided, each;  // tiles before the divided ones; divided tiles; splits of each
+  float4* sums;              // [tile][split]
+  int* arrived;              // [tile][kSplitWarps]: splits whose sums are stored; 0 at first
 };
 
 // Parameters of every kernel. Kernels without a table or lists have no others.
@@ -79,21 +79,22 @@ struct BackwardParams {
   int heads, heads_kv, group;
   int low, high;           // as in KeyTile
   int tiles;               // key tiles per sequence; with a table: per head
-  int units, section;      // KV heads of all sequences; CTAs go section by section of them, tile by tile
+  int heads_total;         // KV heads of all sequences; with a table: of one sequence
+  int section;             // CTAs go section by section of these heads, tile by tile
   int padded;              // rows per head in dQ and in the statistics, in whole tiles
   float* dq;               // [batch][head][padded / 16][kDqPitch / 8] fragments of 16 x 8: sums; or transposed
   int rows_of_dq;          // rows of a sequence that dQ has at most; 0 if dQ is not requested
   int* tickets;            // deterministic: [0] CTAs started, [1 + padded row / 32] CTAs that added to the tile
   uint64_t* large_logits;  // equals `launch` if a prepared row has large logits; otherwise arbitrary
   uint64_t launch;
-  // Head splits: `heads_kv` and `units` count splits, and `group` is the query heads of one.
-  uint32_t of_part;  // 2^32 / splits of a KV head, rounded up
-  float4* sums;      // their dK and dV: key_part()
+  // Head splits: `heads_kv` and `heads_total` count splits, and `group` is the query heads of one.
+  uint32_t inverse_splits;  // 2^32 / splits of a KV head, rounded up
+  float4* sums;             // their dK and dV: sums_offset()
   // Persistent CTAs: tiles taken; without the first one of each CTA, unless deterministic. With jobs, kJobsTaken and
   // kJobsDone follow. All are 0 at first.
   int* taken;
   AheadParams ahead;
-  Pieces pieces;
+  QuerySplits query_splits;
 };
 
 // Lists by key block, whose size is kTileK.
@@ -146,8 +147,8 @@ struct BackwardConfig {
 // computed in the first step of the next. If also deterministic, one thread tells the warps that they may add it, and
 // another tells the next CTA (TicketKeeper).
 //
-// Share: a CTA's part of a tile's work. Parts: head splits, some heads of the GQA group; the CTA stores its sums of dK
-// and dV in f32. Pieces: query splits of some tiles (see Pieces); requires persistent.
+// Share: a CTA's share of a tile's work. heads: head splits, some heads of the GQA group; the CTA stores its sums of dK
+// and dV in f32. queries: query splits of some tiles (see QuerySplits); requires persistent.
 //
 // Transposed: dQ^T = K^T dS^T (tile/transposed_tile.h). The sums of a head form one tile, so a query tile may start at
 // any multiple of 16. Statistics are paired (tile/row_statistics.h), and `kept` is 1. dP starts at -delta instead of 0,
@@ -161,7 +162,7 @@ struct BackwardLayout {
   static constexpr int kDim = C.dim, kTileQ = C.tile_q, kTileK = 128, kStages = 2;
   static constexpr int kBuffers = kIndependent ? 3 : 2;  // of dS
   static constexpr bool kTransposed = kTileQ % 64 != 0, kWalks = kListed && kPersistent;
-  static constexpr bool kParts = C.share == Share::parts, kPieces = C.share == Share::pieces;
+  static constexpr bool kHeadSplits = C.share == Share::heads, kQuerySplits = C.share == Share::queries;
   static constexpr bool kSkips = kPersistent && !(kIndependent || kTransposed || kListed);  // the first step, if masked
   static constexpr bool kCarries = kPersistent && kIndependent;      // dQ from key tile to key tile
   static constexpr bool kTakesTickets = kCarries && kDeterministic;  // dQ is added from registers
@@ -173,9 +174,9 @@ struct BackwardLayout {
   static_assert(kTabled || !(kOptions || (kListed && !kPersistent)));
   static_assert(!kWalks || !(kIndependent || kDeterministic || kTransposed));
   static_assert(!kPersistent || !kTabled);
-  static_assert(!kParts || !kTabled);
-  static_assert(!kParts || kPersistent == kTransposed);
-  static_assert(!kPieces || (kPersistent && !kDeterministic));
+  static_assert(!kHeadSplits || !kTabled);
+  static_assert(!kHeadSplits || kPersistent == kTransposed);
+  static_assert(!kQuerySplits || (kPersistent && !kDeterministic));
   static constexpr int kGroups = 2, kThreads = 128 * (1 + kGroups), kWarps = 4 * kGroups;
   static constexpr int kGrain = kTransposed ? 16 : kTileQ;  // query tiles start at multiples of it
   static constexpr int kRowsAhead = 4;  // transposed: pairs of log-sum-exps loaded with the deltas; 6 fit, 7 spill

@@ -21,8 +21,9 @@ template <class C>
 struct BackwardConsumer : KeyGradients<C> {
   using T = typename C::T;
   using Base = KeyGradients<C>;
-  using Base::clear, Base::group, Base::join_pieces, Base::lane, Base::leave_part, Base::leaves_part, Base::shared,
-      Base::stage, Base::store_gradient, Base::t, Base::wants_dk, Base::wants_dv, Base::warp, Base::x;
+  using Base::clear, Base::combine_query_splits, Base::group, Base::lane, Base::shared, Base::stage,
+      Base::store_gradient, Base::store_split, Base::stores_split, Base::t, Base::wants_dk, Base::wants_dv, Base::warp,
+      Base::x;
   uint32_t begin = 0, behind = 0;      // first step of these keys; persistent, not independent: one past their last
   uint32_t place = 0, last_place = 0;  // persistent: buffer of these keys; of the keys whose dQ is next
 
@@ -467,8 +468,8 @@ struct BackwardConsumer : KeyGradients<C> {
       wait_products<0>();
     }
     pin(dk), pin(dv);
-    if (leaves_part()) {
-      leave_part(dk, dv);
+    if (stores_split()) {
+      store_split(dk, dv);
     } else {
       if (wants_dv()) store_gradient(dv, 1.f, C::kV, true);
       named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
@@ -539,9 +540,9 @@ struct BackwardConsumer : KeyGradients<C> {
     __syncwarp();
     if constexpr (!C::kCarries) named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
     begin = end;
-    if constexpr (C::kParts) return leave_part(dk, dv);
-    if constexpr (C::kPieces)
-      if (!join_pieces(tile, dk, dv)) return;
+    if constexpr (C::kHeadSplits) return store_split(dk, dv);
+    if constexpr (C::kQuerySplits)
+      if (!combine_query_splits(tile, dk, dv)) return;
     // Stores through the warp's own rows of dS, and of dQ if that has a buffer; transposed: through an eighth of each.
     constexpr int kPanel = C::kTransposed ? 2048 : C::kPanelK;
     int first = group * 64 + warp * 16;

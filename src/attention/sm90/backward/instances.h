@@ -33,8 +33,8 @@ constexpr BackwardKernel instance() {
 struct BackwardKernels {
   BackwardKernel plain[2], tabled[2], with_options[2];  // those with options have a table too
   BackwardKernel persistent[2];                         // plain, with persistent CTAs
-  BackwardKernel pieced;                                // persistent, nondeterministic, with query splits
-  BackwardKernel parted[2];                             // plain, with head splits
+  BackwardKernel query_splits;                          // persistent, nondeterministic
+  BackwardKernel head_splits[2];                        // plain otherwise
   BackwardKernel listed;                                // has a table; nondeterministic
 };
 template <int dim, int tile_q>
@@ -49,20 +49,20 @@ constexpr BackwardKernels backward_instances() {
                                       .options = true}>()},
           .persistent = {instance<C{.dim = dim, .tile_q = tile_q, .persistent = true}>(),
                          instance<C{.dim = dim, .tile_q = tile_q, .deterministic = true, .persistent = true}>()},
-          .pieced = instance<C{.dim = dim, .tile_q = tile_q, .persistent = true, .share = Share::pieces}>(),
-          .parted = {instance<C{.dim = dim, .tile_q = tile_q, .share = Share::parts}>(),
-                     instance<C{.dim = dim, .tile_q = tile_q, .deterministic = true, .share = Share::parts}>()},
+          .query_splits = instance<C{.dim = dim, .tile_q = tile_q, .persistent = true, .share = Share::queries}>(),
+          .head_splits = {instance<C{.dim = dim, .tile_q = tile_q, .share = Share::heads}>(),
+                          instance<C{.dim = dim, .tile_q = tile_q, .deterministic = true, .share = Share::heads}>()},
           .listed = instance<C{.dim = dim, .tile_q = tile_q, .tabled = true, .listed = true}>()};
 }
 
 BackwardKernels& backward_kernels_64();
-BackwardKernel& backward_kernel_96(bool in_order);  // plain; its tiles and sums are those of 128
+BackwardKernel (&backward_kernels_96())[2];  // plain: nondeterministic, deterministic; tiles and sums are those of 128
 BackwardKernels& backward_kernels_128();
 BackwardKernel& persistent_listed_kernel_128();  // nondeterministic, with query splits
 struct TransposedKernels {
-  BackwardKernel plain, persistent, pieced, parted;
+  BackwardKernel plain, persistent, query_splits, head_splits;
 };
-// Nondeterministic; `parted` is persistent. Their dQ sums are transposed.
+// Nondeterministic; with head splits, persistent too. Their dQ sums are transposed.
 TransposedKernels& transposed_kernels_128();
 
 }  // namespace attune::sm90

@@ -105,7 +105,7 @@ struct ListWalker {
 };
 
 template <class C>
-struct ListProducer {
+struct WalkedProducer {
   const typename C::Params& x;
   const uint32_t shared;
 
@@ -152,7 +152,7 @@ template <class C>
 __device__ void walk_lists(const typename C::Params& x, uint32_t shared) {
   if (threadIdx.x >= 64) return prepare_others<C>(x);
   if (threadIdx.x >= 32) return ListWalker<C>{x, shared}.run();
-  if (threadIdx.x == 0) ListProducer<C>{x, shared}.run();
+  if (threadIdx.x == 0) WalkedProducer<C>{x, shared}.run();
 }
 
 }  // namespace attune::sm90

@@ -103,7 +103,7 @@ __device__ void prepare_others(const typename C::Params& x) {
 // groups have no jobs, and the heads that are ready form whole splits.
 template <class C>
 __device__ void wait_ready(const typename C::Params& x, const KeyTile& t) {
-  const int heads = C::kParts ? x.group : 1, head = t.batch * x.heads + t.head * heads;
+  const int heads = C::kHeadSplits ? x.group : 1, head = t.batch * x.heads + t.head * heads;
   if (x.ahead.jobs == 0 || head < x.ahead.ready) return;
   for (int n = 0; n < heads; ++n)
     while (sm80::load_count(x.taken + kJobsDone + head + n) < x.padded / kJobRows) {}

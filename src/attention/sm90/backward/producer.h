@@ -14,16 +14,16 @@ namespace attune::sm90 {
 
 // A key tile. Without a table, consumers take the lengths from the launch parameters, not from here.
 template <class C>
-__device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
+__device__ KeyTile keys_of(const typename C::Params& x, int tile, int head_index) {
   KeyTile t;
   if constexpr (C::kTabled) {
     const int4* from = reinterpret_cast<const int4*>(x.table + tile);  // bypasses L1, which may be stale
     for (int n = 0; n < int(sizeof(KeyTile) / 16); ++n) reinterpret_cast<int4*>(&t)[n] = __ldcg(from + n);
-    t.head = unit;
+    t.head = head_index;
   } else {
-    const int batch = unit / x.heads_kv;
-    t = {.key = 0, .head = unit % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys, .low = x.low,
-         .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
+    const int batch = head_index / x.heads_kv;
+    t = {.key = 0, .head = head_index % x.heads_kv, .batch = batch, .rows = x.rows, .keys = x.keys,
+         .low = x.low, .high = x.high, .q_row = 0, .q_batch = batch, .k_row = 0, .k_batch = batch};
     cut_key_tile(t, C::kDeterministic ? x.tiles - 1 - tile : tile, C::kTileQ, C::kTileK, C::kGrain);
   }
   return t;
@@ -32,25 +32,25 @@ __device__ KeyTile keys_of(const typename C::Params& x, int tile, int unit) {
 template <class C>
 __device__ KeyTile find_keys(const typename C::Params& x, int block) {
   const int per_section = x.section * x.tiles, section = block / per_section;
-  const int rest = block - section * per_section, here = min(x.section, x.units - section * x.section);
+  const int rest = block - section * per_section, here = min(x.section, x.heads_total - section * x.section);
   const int tile = rest / here;
   return keys_of<C>(x, tile, section * x.section + rest - tile * here);
 }
 // Work items of CTAs that take tiles from a counter: their number, query splits counted, and the n-th.
 template <class C>
 __device__ int works(const typename C::Params& x) {
-  const int tiles = x.tiles * x.units;
-  return C::kPieces ? tiles + x.pieces.divided * (x.pieces.each - 1) : tiles;
+  const int tiles = x.tiles * x.heads_total;
+  return C::kQuerySplits ? tiles + x.query_splits.divided * (x.query_splits.each - 1) : tiles;
 }
 template <class C>
 __device__ KeyTile find_work(const typename C::Params& x, int n) {
-  if constexpr (!C::kPieces) return find_keys<C>(x, n);
-  const int begin = x.pieces.begin, divided = x.pieces.divided, each = x.pieces.each;
+  if constexpr (!C::kQuerySplits) return find_keys<C>(x, n);
+  const int begin = x.query_splits.begin, divided = x.query_splits.divided, each = x.query_splits.each;
   n -= begin;
   const int ahead = n < 0 ? n : n < divided * each ? int(uint32_t(n) / uint32_t(each)) : n - divided * (each - 1);
   KeyTile t = find_keys<C>(x, begin + ahead);
   own_register(n);  // recomputes what depends on it instead of keeping it
-  if (uint32_t(n) < uint32_t(divided * each)) cut_piece(t, int(uint32_t(n) % uint32_t(each)), each, C::kTileQ);
+  if (uint32_t(n) < uint32_t(divided * each)) cut_query_split(t, int(uint32_t(n) % uint32_t(each)), each, C::kTileQ);
   return t;
 }
 
@@ -108,10 +108,10 @@ struct BackwardProducer {
     }
   }
   __device__ int head_of_keys() const {
-    if constexpr (!C::kParts) return t.head;
+    if constexpr (!C::kHeadSplits) return t.head;
     int head = t.head;
     own_register(head);  // does not keep what depends on it
-    return int(__umulhi(uint32_t(head), x.of_part));
+    return int(__umulhi(uint32_t(head), x.inverse_splits));
   }
   __device__ void load_keys(uint32_t full, int to = C::kK) const {
     if constexpr (C::kTabled)
@@ -199,7 +199,7 @@ struct BackwardProducer {
   }
   __device__ int behind_heads() const {
     int head = t.head;
-    if constexpr (C::kParts) own_register(head);  // recomputes the product instead of keeping it
+    if constexpr (C::kHeadSplits) own_register(head);  // recomputes the product instead of keeping it
     return (head + 1) * x.group;
   }
   // Returns the step after its last.
@@ -250,8 +250,8 @@ struct DqOrder {
   // Row among all heads. Recomputed where it is needed, since there are 24 registers.
   __device__ int64_t row_of(int head, int query) const {
     own_register(query);
-    const uint32_t unit = uint32_t(t.batch) * uint32_t(x.heads) + uint32_t(head);
-    return int64_t(uint64_t(unit) * uint32_t(x.padded)) + uint32_t(query);
+    const uint32_t head_index = uint32_t(t.batch) * uint32_t(x.heads) + uint32_t(head);
+    return int64_t(uint64_t(head_index) * uint32_t(x.padded)) + uint32_t(query);
   }
   __device__ int* ticket_of(int head, int query) const { return x.tickets + 1 + row_of(head, query) / kTicketRows; }
   __device__ void wait_for_ticket(int head, int query) const {

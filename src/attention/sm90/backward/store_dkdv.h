@@ -31,36 +31,37 @@ struct KeyGradients {
   }
   // The deterministic kernel tests this although it is always true: otherwise ptxas 13.0 adds an arrive between
   // products of dV at d128 (C7519).
-  __device__ bool leaves_part() const {
-    if constexpr (C::kParts && C::kDeterministic) return x.sums != nullptr;
-    return C::kParts;
+  __device__ bool stores_split() const {
+    if constexpr (C::kHeadSplits && C::kDeterministic) return x.sums != nullptr;
+    return C::kHeadSplits;
   }
   // Stores the sums in register order: other CTAs have other heads of these keys.
-  __device__ void leave_part(const float (&of_k)[C::kDim / 2], const float (&of_v)[C::kDim / 2]) const {
+  __device__ void store_split(const float (&of_k)[C::kDim / 2], const float (&of_v)[C::kDim / 2]) const {
     leave(x.sums, (int64_t(t.batch) * x.heads_kv + t.head) * x.tiles + t.number, of_k, of_v);
   }
-  __device__ void leave(float4* sums, int64_t part, const float (&of_k)[C::kDim / 2],
+  __device__ void leave(float4* sums, int64_t split, const float (&of_k)[C::kDim / 2],
                         const float (&of_v)[C::kDim / 2]) const {
-    static_assert(C::kTileK == kPartWarps * 16);
-    float4* const to_k = sums + key_part(C::kDim, part, group * 4 + warp, false) + lane;
-    float4* const to_v = sums + key_part(C::kDim, part, group * 4 + warp, true) + lane;
+    static_assert(C::kTileK == kSplitWarps * 16);
+    float4* const to_k = sums + sums_offset(C::kDim, split, group * 4 + warp, false) + lane;
+    float4* const to_v = sums + sums_offset(C::kDim, split, group * 4 + warp, true) + lane;
 #pragma unroll
     for (int n = 0; n < C::kDim / 8; ++n) {
       to_k[32 * n] = {of_k[4 * n], of_k[4 * n + 1], of_k[4 * n + 2], of_k[4 * n + 3]};
       to_v[32 * n] = {of_v[4 * n], of_v[4 * n + 1], of_v[4 * n + 2], of_v[4 * n + 3]};
     }
   }
-  // Stores the sums of a piece. The last piece of a tile replaces its sums by those of the tile, added in the order of
-  // pieces, and returns true. n: index among the launch's tiles and pieces; a tile that is not divided returns true.
-  __device__ bool join_pieces(int n, float (&of_k)[C::kDim / 2], float (&of_v)[C::kDim / 2]) const {
-    n -= x.pieces.begin;
-    if (uint32_t(n) >= uint32_t(x.pieces.divided * x.pieces.each)) return true;
-    leave(x.pieces.sums, n, of_k, of_v);
-    const int tile = n / x.pieces.each;
+  // Stores the sums of a query split. The last split of a tile replaces its sums by those of the tile, added in the
+  // order of splits, and returns true. n: index among the launch's tiles and splits; a tile that is not divided returns
+  // true.
+  __device__ bool combine_query_splits(int n, float (&of_k)[C::kDim / 2], float (&of_v)[C::kDim / 2]) const {
+    n -= x.query_splits.begin;
+    if (uint32_t(n) >= uint32_t(x.query_splits.divided * x.query_splits.each)) return true;
+    leave(x.query_splits.sums, n, of_k, of_v);
+    const int tile = n / x.query_splits.each;
     __syncwarp();
     int before = 0;
-    if (lane == 0) before = sm80::next_count(x.pieces.arrived + tile * kPartWarps + group * 4 + warp);
-    if (__shfl_sync(~0u, before, 0) + 1 < x.pieces.each) return false;
+    if (lane == 0) before = sm80::next_count(x.query_splits.arrived + tile * kSplitWarps + group * 4 + warp);
+    if (__shfl_sync(~0u, before, 0) + 1 < x.query_splits.each) return false;
     __syncwarp();
     add_up(false, tile, of_k);
     add_up(true, tile, of_v);
@@ -70,9 +71,9 @@ struct KeyGradients {
 #pragma unroll
     for (float& sum : sums) sum = 0.f;
 #pragma unroll 1
-    for (int piece = 0; piece < x.pieces.each; ++piece) {
-      const int64_t part = int64_t(tile) * x.pieces.each + piece;
-      const float4* const from = x.pieces.sums + key_part(C::kDim, part, group * 4 + warp, v) + lane;
+    for (int split = 0; split < x.query_splits.each; ++split) {
+      const int64_t slot = int64_t(tile) * x.query_splits.each + split;
+      const float4* const from = x.query_splits.sums + sums_offset(C::kDim, slot, group * 4 + warp, v) + lane;
 #pragma unroll
       for (int n = 0; n < C::kDim / 8; ++n) {
         const float4 more = __ldcg(from + 32 * n);
@@ -156,9 +157,9 @@ struct KeyGradients {
   }
   // For keys that no query sees.
   __device__ void clear() const {
-    if (leaves_part()) {
+    if (stores_split()) {
       const float nothing[C::kDim / 2] = {};
-      return leave_part(nothing, nothing);
+      return store_split(nothing, nothing);
     }
     if constexpr (C::kTabled)
       if (x.f32_dk.data || x.f32_dv.data) {

@@ -9,7 +9,7 @@ BackwardKernels& backward_kernels_128() {
 
 BackwardKernel& persistent_listed_kernel_128() {
   static constinit BackwardKernel kernel =
-      instance<BackwardConfig{.dim = 128, .listed = true, .persistent = true, .share = Share::pieces}>();
+      instance<BackwardConfig{.dim = 128, .listed = true, .persistent = true, .share = Share::queries}>();
   return kernel;
 }
 

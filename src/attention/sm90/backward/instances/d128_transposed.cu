@@ -6,8 +6,8 @@ TransposedKernels& transposed_kernels_128() {
   static constinit TransposedKernels kernels = {
       instance<BackwardConfig{.dim = 128, .tile_q = 80}>(),
       instance<BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true}>(),
-      instance<BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::pieces}>(),
-      instance<BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::parts}>()};
+      instance<BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::queries}>(),
+      instance<BackwardConfig{.dim = 128, .tile_q = 80, .persistent = true, .share = Share::heads}>()};
   return kernels;
 }
 

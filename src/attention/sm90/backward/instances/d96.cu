@@ -2,10 +2,10 @@
 
 namespace attune::sm90 {
 
-BackwardKernel& backward_kernel_96(bool in_order) {
+BackwardKernel (&backward_kernels_96())[2] {
   static constinit BackwardKernel kernels[] = {instance<BackwardConfig{.dim = 96}>(),
                                                instance<BackwardConfig{.dim = 96, .deterministic = true}>()};
-  return kernels[in_order];
+  return kernels;
 }
 
 }  // namespace attune::sm90

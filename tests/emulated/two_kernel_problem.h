@@ -48,7 +48,7 @@ struct Asked {
 };
 
 template <class T>
-struct WideProblem {
+struct TwoKernelProblem {
   const Asked w;
   std::mt19937 random;
   const int group = w.heads / w.heads_kv, padded = int(round_up(w.rows, 128));
@@ -64,7 +64,7 @@ struct WideProblem {
   // The list by query block and by key block: begin of [batch][head][blocks + 1].
   std::vector<int32_t> begin, column, begin_k, row_k;
 
-  WideProblem(const Asked& asked, unsigned seed) : w(asked), random(seed) {
+  TwoKernelProblem(const Asked& asked, unsigned seed) : w(asked), random(seed) {
     want_dq.resize(q.x.size()), want_dk.resize(k.x.size()), want_dv.resize(v.x.size());
     stats.assign(size_t(w.batch * w.heads * padded), float2{INFINITY, 0});
     if (blocks.q) make_list();
