@@ -30,12 +30,16 @@ struct Dropout {
   }
 };
 
+// Dropout::below and Dropout::kept of a fraction of weights to drop.
+ATTUNE_HD constexpr uint32_t drop_below(float dropout) { return uint32_t(dropout * 4294967296.0); }
+ATTUNE_HD constexpr float kept_scale(float dropout) { return 1.f / (1.f - dropout); }
+
 // Reads seed and offset on the device that runs the kernel, so a captured graph replays with new values.
 template <int Roles>
 ATTUNE_HD Dropout dropout_of(const Problem& p, const ArgsOf<Roles>& a) {
   if (!p.has(Option::dropout)) return {};
   const int64_t* seed = a.template row<const int64_t>(Role::seed);
-  return {uint64_t(seed[0]), uint64_t(seed[1]), uint32_t(a.dropout * 4294967296.0), 1.f / (1.f - a.dropout)};
+  return {uint64_t(seed[0]), uint64_t(seed[1]), drop_below(a.dropout), kept_scale(a.dropout)};
 }
 
 ATTUNE_HD inline uint32_t batch_head(const Problem& p, int b, int h) {

@@ -1,6 +1,7 @@
 // Options that change scores, as the forward and backward Hopper kernels receive them: a plain struct, and the function
 // that fills it from a problem and its arguments.
 #pragma once
+#include "core/dropout.h"
 #include "core/score.h"
 
 namespace attune::sm90 {
@@ -31,8 +32,8 @@ inline ScoreOptions score_options(const Problem& p, const Args& a) {
                    (t.dtype == DType::f32 || t.dtype == p.dtype.q);
   }
   if (p.has(Option::dropout)) {
-    x.seed = a.row<const int64_t>(Role::seed);  // read on the GPU; the rest as in dropout_of
-    x.drop_below = uint32_t(a.dropout * 4294967296.0), x.kept = 1.f / (1.f - a.dropout);
+    x.seed = a.row<const int64_t>(Role::seed);  // read on the GPU
+    x.drop_below = drop_below(a.dropout), x.kept = kept_scale(a.dropout);
   }
   if (p.mask.align == Align::absolute)
     x.positions = a.row<const int64_t>(Role::positions), x.position_stride = a[Role::positions].stride.batch;
