@@ -33,9 +33,11 @@ template <class T, int DimQk, int DimV, int Queries = 64, int Keys = 64>
 void expect_all_right(unsigned seed) {
   using OfRows = DqLayout<T, DimQk, DimV, Keys>;
   using OfKeys = DkDvLayout<T, DimQk, DimV, Queries>;
-  for (int n = 0; n < kMatrix; ++n)
-    sm90::expect_right<OfRows, OfKeys>(TwoKernelProblem<T>(matrix_case(n, DimQk, DimV, Queries, Keys), seed + unsigned(n)),
-                                       dq_kernel<OfRows>, dkdv_kernel<OfKeys>, seed + unsigned(n), 1);
+  for (int n = 0; n < kMatrix; ++n) {
+    const Asked w = matrix_case(n, DimQk, DimV, Queries, Keys);
+    sm90::expect_right<OfRows, OfKeys>(TwoKernelProblem<T>(w, seed + unsigned(n)), dq_kernel<OfRows>,
+                                       dkdv_kernel<OfKeys>, seed + unsigned(n), 1);
+  }
 }
 TEST(Sm90TwoKernel, every_number_of_steps_is_right_and_ends) {
   expect_all_right<Bf16, 192, 128, 96, 80>(100);

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "attention/sm90/backward/combine.h"
+#include "attention/sm90/backward/roles.h"
 #include "attention/tile/key_tile.h"
 #include "attention/sm90/score_options.h"
 #include "attention/tile/transposed_tile.h"

@@ -383,13 +383,13 @@ struct BackwardConsumer : KeyGradients<C> {
     if (C::kCarries ? place != last_place : C::kPersistent && n == begin) {
       if (lane == 0) wait_stores_read();
       __syncwarp();
-      if constexpr (C::kTransposed) named_sync(1, 256);  // through those of all warps
+      if constexpr (C::kTransposed) named_sync(kConsumersMeet, kConsumerThreads);  // through those of all warps
     }
   }
   // dS of both warpgroups is complete. In the first step one of them may be in step_hidden, and compute-sanitizer
   // reports divergence if threads wait for a named barrier at two places.
   __device__ void meet(uint32_t n) const {
-    if (!C::kSkips || n != begin) return named_sync(1, 256);
+    if (!C::kSkips || n != begin) return named_sync(kConsumersMeet, kConsumerThreads);
     __syncwarp();
     release(C::kDsFull);
     wait(shared + C::kDsFull, place);  // one phase per key tile
@@ -472,7 +472,7 @@ struct BackwardConsumer : KeyGradients<C> {
       store_split(dk, dv);
     } else {
       if (wants_dv()) store_gradient(dv, 1.f, C::kV, true);
-      named_sync(1, 256);  // the other warpgroup has multiplied with these rows of k
+      named_sync(kConsumersMeet, kConsumerThreads);  // the other warpgroup has multiplied with these rows of k
       if (wants_dk()) store_gradient(dk, x.scale_k, C::kK, false);
     }
     if (lane == 0) wait_stores();
@@ -538,7 +538,8 @@ struct BackwardConsumer : KeyGradients<C> {
     else if (!C::kIndependent && lane == 0)
       wait_stores_read();
     __syncwarp();
-    if constexpr (!C::kCarries) named_sync(1, 256);  // the other warpgroup has multiplied with this one's dS
+    // The other warpgroup has multiplied with this one's dS.
+    if constexpr (!C::kCarries) named_sync(kConsumersMeet, kConsumerThreads);
     begin = end;
     if constexpr (C::kHeadSplits) return store_split(dk, dv);
     if constexpr (C::kQuerySplits)

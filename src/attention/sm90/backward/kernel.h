@@ -16,15 +16,15 @@ namespace attune::sm90 {
 template <class C>
 __device__ void persist(const typename C::Params& x, uint32_t shared, int group, int warp) {
   KeyTile t;
-  if (group == 0) {
+  if (group == kProducerGroup) {
     shrink_registers<C::kProducerRegisters>();
     if constexpr (C::kWalks) return walk_lists<C>(x, shared);
     if constexpr (C::kDeterministic) {
-      if (threadIdx.x >= 32) return add_persistent<C>(x, shared);
+      if (threadIdx.x >= kHelpers) return add_persistent<C>(x, shared);
     } else {
-      if (threadIdx.x >= 32) return prepare_others<C>(x);
+      if (threadIdx.x >= kHelpers) return prepare_others<C>(x);
     }
-    if (threadIdx.x > 0) return;
+    if (threadIdx.x > kLoader) return;
     const BackwardProducer<C> producer{x, shared, t};
     uint32_t step = 0, round = 0;
     const auto next = [&] { return (C::kDeterministic ? 0 : grid_size()) + atomicAdd(x.taken, 1); };
@@ -40,7 +40,7 @@ __device__ void persist(const typename C::Params& x, uint32_t shared, int group,
     producer.tell_tile(round, tile);
   } else {
     grow_registers<C::kConsumerRegisters>();
-    BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
+    BackwardConsumer<C> consumer{x, shared, t, group - kFirstConsumer, warp, int(threadIdx.x % 32)};
     consumer.buffer = consumer.again = 0;
 #pragma unroll 1
     for (uint32_t round = 0;; ++round) {
@@ -68,9 +68,9 @@ __device__ void own_one_tile(const typename C::Params& x, uint32_t shared, int g
   const KeyTile t = find_keys<C>(x, block);
   if constexpr (C::kTabled)
     if (t.tiles == 0 && (x.cleared || t.key >= t.keys)) return;
-  if (group == 0) {
+  if (group == kProducerGroup) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && (C::kListed || t.tiles > 0)) {
+    if (threadIdx.x == kLoader && (C::kListed || t.tiles > 0)) {
       const BackwardProducer<C> producer{x, shared, t};
       if constexpr (C::kListed) producer.run_listed();
       else producer.run();
@@ -80,7 +80,7 @@ __device__ void own_one_tile(const typename C::Params& x, uint32_t shared, int g
         BackwardAdder<C>{x, shared, t, threadIdx.x / 32 - 1}.run(0);
   } else {
     grow_registers<C::kConsumerRegisters>();
-    BackwardConsumer<C> consumer{x, shared, t, group - 1, warp, int(threadIdx.x % 32)};
+    BackwardConsumer<C> consumer{x, shared, t, group - kFirstConsumer, warp, int(threadIdx.x % 32)};
     consumer.ask_large_logits();
     consumer.run();
   }

@@ -150,9 +150,9 @@ struct WalkedProducer {
 // The warps of the producer warpgroup.
 template <class C>
 __device__ void walk_lists(const typename C::Params& x, uint32_t shared) {
-  if (threadIdx.x >= 64) return prepare_others<C>(x);
-  if (threadIdx.x >= 32) return ListWalker<C>{x, shared}.run();
-  if (threadIdx.x == 0) WalkedProducer<C>{x, shared}.run();
+  if (threadIdx.x >= kListHelpers) return prepare_others<C>(x);
+  if (threadIdx.x >= kHelpers) return ListWalker<C>{x, shared}.run();
+  if (threadIdx.x == kLoader) WalkedProducer<C>{x, shared}.run();
 }
 
 }  // namespace attune::sm90

@@ -246,13 +246,13 @@ __global__ void __launch_bounds__(C::kThreads, 1) general_dkdv_kernel(const __gr
   const BlockPlace place = find_block(x.of_keys, int(blockIdx.x));
   KeyTile t = load_entry(x.key_table, place.tile);
   t.head = place.head;
-  if (group == 0) {
+  if (group == kProducerGroup) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && t.tiles > 0) GeneralDkDvProducer<C>{x, shared, t}.run();
+    if (threadIdx.x == kLoader && t.tiles > 0) GeneralDkDvProducer<C>{x, shared, t}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
     const TwoKernelKeyTile none{};  // of the plain walk
-    if (group == 1) {
+    if (group == kFirstConsumer) {
       GeneralDkDvConsumer<C, true> consumer{{x, shared, none, warp, int(threadIdx.x % 32)}, x, t};
       consumer.run();
     } else {

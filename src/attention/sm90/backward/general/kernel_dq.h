@@ -33,12 +33,13 @@ struct GeneralDqProducer {
 
   // Walks a list from its end: the key tile at position `at`; the list ends below `low`.
   struct Walk { int at, low; };
-  __device__ int pieces_shift() const { return x.blocks.k > C::kTileK; }
+  // Log2 of the key tiles per block.
+  __device__ int tiles_shift() const { return x.blocks.k > C::kTileK; }
   // -1 after the last. An entry that is not a block of the sequence maps to a tile past all keys.
   __device__ int number(const Walk& w) const {
     if (w.at < w.low) return -1;
     if (!x.blocks.q) return w.at;
-    const uint32_t behind = uint32_t(t.keys + C::kTileK - 1) / C::kTileK, shift = uint32_t(pieces_shift());
+    const uint32_t behind = uint32_t(t.keys + C::kTileK - 1) / C::kTileK, shift = uint32_t(tiles_shift());
     const uint32_t block = uint32_t(__ldcg(x.column + t.column + (w.at >> shift)));
     return int(min((min(block, behind) << shift) + (w.at & ((1 << shift) - 1)), behind));
   }
@@ -241,12 +242,12 @@ __global__ void __launch_bounds__(C::kThreads, 1) general_dq_kernel(const __grid
   const BlockPlace at = find_block(order, int(blockIdx.x));
   QueryTile t = load_entry(x.row_table, at.tile);
   if (!x.blocks.q) t.head = at.head, t.k_head = at.head / x.group;
-  if (group == 0) {
+  if (group == kProducerGroup) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && t.keys > 0) GeneralDqProducer<C>{x, shared, t}.run();
+    if (threadIdx.x == kLoader && t.keys > 0) GeneralDqProducer<C>{x, shared, t}.run();
   } else {
     grow_registers<C::kConsumerRegisters>();
-    GeneralDqConsumer<C> consumer{{x, shared, group - 1, warp, int(threadIdx.x % 32), {}, 0, 0}, x, t};
+    GeneralDqConsumer<C> consumer{{x, shared, group - kFirstConsumer, warp, int(threadIdx.x % 32), {}, 0, 0}, x, t};
     consumer.run();
   }
 }

@@ -7,6 +7,7 @@
 #include <cuda.h>
 
 #include "attention/sm90/backward/large_logits.h"
+#include "attention/sm90/backward/roles.h"
 #include "core/tensor.h"
 #include "machine/sm80/mma.h"
 #include "machine/sm80/dependent_launch.h"

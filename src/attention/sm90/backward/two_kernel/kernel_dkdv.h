@@ -214,15 +214,15 @@ struct DkDvConsumer {
       take_keys();
       pin(sums);
       issue_scores(0);
-      if (!Values && steps > 1) named_arrive(1, 256);
+      if (!Values && steps > 1) named_arrive(kValuesMultiply, kConsumerThreads);
       weigh<true>(0);
 #pragma unroll 1
       for (uint32_t n = 1; n < steps; ++n) {
         // Ping-pong: one multiplies while the other computes exponentials.
-        named_sync(Values ? 1 : 2, 256);
+        named_sync(Values ? kValuesMultiply : kKeysMultiply, kConsumerThreads);
         issue_sums(n - 1);
         issue_scores(n);
-        if (Values || n + 1 < steps) named_arrive(Values ? 2 : 1, 256);
+        if (Values || n + 1 < steps) named_arrive(Values ? kKeysMultiply : kValuesMultiply, kConsumerThreads);
         weigh<false>(n);
       }
       issue_sums(steps - 1);
@@ -257,12 +257,12 @@ __global__ void __launch_bounds__(C::kThreads, 1) dkdv_kernel(const __grid_const
   // is waited for at the end, so that the next kernel finds all gradients.
   if (x.alone) sm80::wait_for_previous();
   const TwoKernelKeyTile t = TwoKernelKeyTile::find<C>(x);
-  if (group == 0) {
+  if (group == kProducerGroup) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0 && t.tiles > 0) dkdv_produce<C>(x, shared, t);
+    if (threadIdx.x == kLoader && t.tiles > 0) dkdv_produce<C>(x, shared, t);
   } else {
     grow_registers<C::kConsumerRegisters>();
-    if (group == 1) {
+    if (group == kFirstConsumer) {
       DkDvConsumer<C, true> consumer{x, shared, t, warp, int(threadIdx.x % 32)};
       consumer.run();
     } else {

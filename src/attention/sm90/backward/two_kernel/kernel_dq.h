@@ -225,9 +225,9 @@ __global__ void __launch_bounds__(C::kThreads, 1) dq_kernel(const __grid_constan
   sm80::admit_next();
   const int tiles = x.of_rows.tiles * x.of_rows.heads;
   uint32_t round = 0, step = 0;
-  if (group == 0) {
+  if (group == kProducerGroup) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x > 0) return;
+    if (threadIdx.x > kLoader) return;
 #pragma unroll 1
     for (int n = int(blockIdx.x); n < tiles; n += int(gridDim.x), ++round) {
       const TwoKernelQueryTile t = TwoKernelQueryTile::find<C>(x, n);
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) dq_kernel(const __grid_constan
     }
   } else {
     grow_registers<C::kConsumerRegisters>();
-    DqConsumer<C> consumer{x, shared, group - 1, warp, int(threadIdx.x % 32)};
+    DqConsumer<C> consumer{x, shared, group - kFirstConsumer, warp, int(threadIdx.x % 32)};
 #pragma unroll 1
     for (int n = int(blockIdx.x); n < tiles; n += int(gridDim.x), ++round) {
       consumer.t = TwoKernelQueryTile::find<C>(x, n), consumer.round = round, consumer.start = step;
