@@ -24,7 +24,7 @@ inline int section_heads(double bytes, double most_bytes = kSectionBytes) {
 // section come first. In a deterministic order each key tile waits for the one before it in its head. Tiles of equal
 // length go head after head.
 constexpr double kSectionOfBackward = 16 << 20;
-constexpr int kSectionInOrder = 16;  // most heads in a deterministic order: the tiles of a head start together
+constexpr int kSectionDeterministic = 16;  // most heads in a deterministic order: the tiles of a head start together
 // Section size for `heads_total` heads of `tiles` key tiles each. If a section has fewer tiles than there are SMs,
 // several sections run at once and share L2 anyway, and the longest tile of the last section starts late. So if there
 // are few tiles in all, all heads form one section, and the shortest tiles come last. The limit is lower if L2 holds a
@@ -36,15 +36,15 @@ inline int joined_section(double bytes, int64_t tiles, int heads_total, int sms)
   const bool held = heads * bytes <= kSectionOfBackward && filled >= kNearly;
   return filled < 1 && all <= (held ? kMinTilesHeld : kMinTiles) ? std::max(heads_total, heads) : heads;
 }
-struct KeyOrder { bool alike, in_order; };
+struct KeyOrder { bool alike, deterministic; };
 inline int section_of(KeyOrder by, double bytes, int64_t tiles, int heads_total, int sms) {
-  if (by.alike && !by.in_order) return 1;
-  if (by.in_order) return std::min(kSectionInOrder, section_heads(bytes));
+  if (by.alike && !by.deterministic) return 1;
+  if (by.deterministic) return std::min(kSectionDeterministic, section_heads(bytes));
   return joined_section(bytes, tiles, heads_total, sms);
 }
 // Section size for head splits of a GQA group, run by persistent CTAs: as many heads as run at once or as L2 holds,
 // whichever is more.
-inline int section_of_parts(double bytes, int64_t tiles, int sms) {
+inline int section_of_head_splits(double bytes, int64_t tiles, int sms) {
   return std::max(section_heads(bytes, kSectionOfBackward), int(sms / std::max<int64_t>(tiles, 1)));
 }
 // Persistent backward: CTAs stay resident and take key tiles from a counter. That saves most of a tile's prologue and
@@ -56,39 +56,42 @@ constexpr double kPersistentRows = 3072, kPersistentRowsLonger = 24576, kPersist
 struct KeyWalk {
   double rows = 0;
   int64_t tiles = 0;  // key tiles of all heads
-  bool transposed = false, prepares = false, in_order = false, pieced = false, narrow = false;  // narrow: d64
+  bool transposed = false, prepares = false, deterministic = false, query_splits = false;
+  bool narrow = false;  // d64
 };
 inline bool may_persist(KeyWalk w, int sms) {
-  const bool longer = w.in_order ? w.narrow : w.transposed || w.prepares;
-  const double most = longer ? kPersistentRowsLonger : w.in_order ? kPersistentRowsDeterministic : kPersistentRows;
-  return w.tiles > sms ? w.rows <= most : w.pieced;
+  const bool longer = w.deterministic ? w.narrow : w.transposed || w.prepares;
+  const double most = longer ? kPersistentRowsLonger : w.deterministic ? kPersistentRowsDeterministic : kPersistentRows;
+  return w.tiles > sms ? w.rows <= most : w.query_splits;
 }
 // Tiles come in waves, and the last wave is partly empty. With a diagonal the first tiles are long, and others wait for
-// them. Such tiles are divided into query splits (pieces), whose numbers of query tiles differ by at most one. The
+// them. Such tiles are divided into query splits, whose numbers of query tiles differ by at most one. The
 // number of splits is estimated in steps, from times on an H200 (docs/notes/sm90.md).
 struct KeySteps {
-  int64_t tiles, units;  // key tiles per head; heads
-  int group;             // steps of a key tile per query tile
-  bool narrow;           // d64: sums are half as wide, and a kernel with splits takes 3 % more per step
+  int64_t tiles, heads_total;  // key tiles per head; heads
+  int group;                   // steps of a key tile per query tile
+  bool narrow;                 // d64: sums are half as wide, and a kernel with splits takes 3 % more per step
 };
 // In steps: overhead of a tile; adding up a split's sums and storing them.
 constexpr double kStepsOfTile = 2, kStepsOfAdding = 0.6, kStepsOfLeaving = 0.03;
-constexpr double kStepsSaved = 0.75, kPartSaved = 1. / 128, kPartSavedNarrow = 1. / 24, kPartSavedByLength = 1. / 8;
-constexpr int kMostPieces = 16, kPiecesOfBlock = 2;  // per tile; mean per CTA, which bounds their memory
-inline double steps_of_sums(const KeySteps& w, int pieces, int64_t divided) {
-  return pieces * (kStepsOfAdding + double(divided) * (w.narrow ? kStepsOfLeaving / 2 : kStepsOfLeaving));
+constexpr double kStepsSaved = 0.75;
+constexpr double kFractionSaved = 1. / 128, kFractionSavedNarrow = 1. / 24, kFractionSavedByLength = 1. / 8;
+constexpr int kMostQuerySplits = 16, kSplitsPerCta = 2;  // per tile; mean per CTA, which bounds their memory
+inline double steps_of_sums(const KeySteps& w, int splits, int64_t divided) {
+  return splits * (kStepsOfAdding + double(divided) * (w.narrow ? kStepsOfLeaving / 2 : kStepsOfLeaving));
 }
 
 // Tiles with equally many query tiles: those after the last full wave are divided.
-inline int64_t behind_waves(const KeySteps& w, int sms) { return w.tiles * w.units % sms; }
-inline int pieces_alike(const KeySteps& w, int query_tiles, int sms) {
+inline int64_t behind_waves(const KeySteps& w, int sms) { return w.tiles * w.heads_total % sms; }
+inline int query_splits_alike(const KeySteps& w, int query_tiles, int sms) {
   const auto waves = [=](int64_t works) { return double((works + sms - 1) / sms); };
   const auto steps = [=](int n) { return double((query_tiles + n - 1) / n * w.group) + kStepsOfTile; };
-  const int64_t rest = behind_waves(w, sms), most = kPiecesOfBlock * int64_t(sms);
-  const double all = waves(w.tiles * w.units) * steps(1), part = w.narrow ? kPartSavedNarrow : kPartSaved;
-  double least = steps(1) - std::max(kStepsSaved, all * part);
+  const int64_t rest = behind_waves(w, sms), most = kSplitsPerCta * int64_t(sms);
+  const double all = waves(w.tiles * w.heads_total) * steps(1);
+  const double fraction = w.narrow ? kFractionSavedNarrow : kFractionSaved;
+  double least = steps(1) - std::max(kStepsSaved, all * fraction);
   int best = 1;
-  for (int n = 2; rest > 0 && n <= std::min(kMostPieces, query_tiles) && rest * n <= most; ++n) {
+  for (int n = 2; rest > 0 && n <= std::min(kMostQuerySplits, query_tiles) && rest * n <= most; ++n) {
     const double time = waves(rest * n) * steps(n) + steps_of_sums(w, n, rest);
     if (time < least) least = time, best = n;
   }
@@ -98,29 +101,29 @@ inline int pieces_alike(const KeySteps& w, int query_tiles, int sms) {
 // Tile n of a head has query_tiles(n) query tiles, no more than tile n - 1, and all heads form one section. Tiles
 // longer than a split of the first one are divided.
 template <class QueryTiles>
-int64_t longer_than_pieces(const KeySteps& w, QueryTiles query_tiles, int pieces) {
-  const int least = std::max((query_tiles(0) + pieces - 1) / pieces + 1, pieces);
+int64_t tiles_to_divide(const KeySteps& w, QueryTiles query_tiles, int splits) {
+  const int least = std::max((query_tiles(0) + splits - 1) / splits + 1, splits);
   int64_t n = 0;
   while (n < w.tiles && query_tiles(n) >= least) ++n;
-  return n * w.units;
+  return n * w.heads_total;
 }
 template <class QueryTiles>
-int pieces_by_length(const KeySteps& w, QueryTiles query_tiles, int sms) {
+int query_splits_by_length(const KeySteps& w, QueryTiles query_tiles, int sms) {
   const int first = query_tiles(0);
   double all = 0;
   for (int64_t n = 0; n < w.tiles; ++n) all += query_tiles(n) * w.group + kStepsOfTile;
   const auto time = [&](double longest, double more) {
-    return std::max(longest * w.group + kStepsOfTile, (all * double(w.units) + more) / sms);
+    return std::max(longest * w.group + kStepsOfTile, (all * double(w.heads_total) + more) / sms);
   };
   const double whole = time(first, 0);
-  double least = whole - std::max(kStepsSaved, whole * kPartSavedByLength);
+  double least = whole - std::max(kStepsSaved, whole * kFractionSavedByLength);
   int best = 1;
-  for (int n = 2; n <= std::min(kMostPieces, first); ++n) {
-    const int64_t divided = longer_than_pieces(w, query_tiles, n), next = divided / w.units;
-    if (divided * n > kPiecesOfBlock * int64_t(sms)) break;
+  for (int n = 2; n <= std::min(kMostQuerySplits, first); ++n) {
+    const int64_t divided = tiles_to_divide(w, query_tiles, n), next = divided / w.heads_total;
+    if (divided * n > kSplitsPerCta * int64_t(sms)) break;
     const int longest = std::max((first + n - 1) / n, next < w.tiles ? query_tiles(next) : 0);
-    const double with_pieces = time(longest, kStepsOfTile * double(divided * (n - 1))) + steps_of_sums(w, n, divided);
-    if (with_pieces < least) least = with_pieces, best = n;
+    const double with_splits = time(longest, kStepsOfTile * double(divided * (n - 1))) + steps_of_sums(w, n, divided);
+    if (with_splits < least) least = with_splits, best = n;
   }
   return best;
 }
