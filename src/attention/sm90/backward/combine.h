@@ -8,6 +8,9 @@
 #include "machine/sm80/mma.h"
 #include "machine/sm80/dependent_launch.h"
 
+namespace attune::cuda {
+class Launcher;
+}
 namespace attune::sm90 {
 
 // Offset of four numbers of a lane, as in a fragment of 16 keys and 8 columns: [tile][warp][dK, dV][dim / 8][lane].
@@ -79,6 +82,6 @@ __global__ void __launch_bounds__(kSplitWarps * 32) combine_dkdv_kernel(const __
   }
 }
 
-Status combine_dkdv(std::string_view who, const Problem&, const CombineDkDvParams&, int device, void* stream);
+Status combine_dkdv(const cuda::Launcher&, const Problem&, const CombineDkDvParams&);
 
 }  // namespace attune::sm90

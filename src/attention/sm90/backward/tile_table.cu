@@ -1,7 +1,7 @@
 #include "attention/sm90/backward/tile_table.h"
 
 #include "attention/gpu/sort_by_length.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "machine/sm80/dependent_launch.h"
 
 namespace attune::sm90 {
@@ -13,7 +13,7 @@ __device__ KeyTile tile(const KeyTableParams& x, int n) {
   const int tiles = int(ceil_div(x.problem.len_k, x.tile_k)), b = n / tiles;
   KeyTile t = key_tile_of(sequence(x.problem, x.args, b), b);
   const int at = n - b * tiles;
-  cut_key_tile(t, x.ordered ? tiles - 1 - at : at, x.tile_q, x.tile_k, x.tile_q);
+  cut_key_tile(t, x.deterministic ? tiles - 1 - at : at, x.tile_q, x.tile_k, x.tile_q);
   return t;
 }
 
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) key_table_kernel(const __grid_consta
   sm80::wait_for_previous();
   sm80::admit_next();  // the next kernel waits until the table is ready
   const int count = int(key_table_size(x.problem, x.tile_k));
-  if (x.ordered) {
+  if (x.deterministic) {
     for (int n = threadIdx.x; n < count; n += kThreads) x.table[n] = tile(x, n);
     return;
   }
@@ -33,16 +33,9 @@ __global__ void __launch_bounds__(kThreads) key_table_kernel(const __grid_consta
 
 }  // namespace
 
-Status make_key_table(std::string_view who, const KeyTableParams& x, int device, Stream stream) {
+Status make_key_table(const cuda::Launcher& launch, const KeyTableParams& x) {
   static constinit cuda::SharedMemoryOptIn ready;
-  return cuda::launch({.who = who,
-                       .kernel = reinterpret_cast<const void*>(key_table_kernel),
-                       .ready = &ready,
-                       .blocks = 1,
-                       .threads = kThreads,
-                       .device = device,
-                       .stream = stream},
-                      x.problem, &x);
+  return launch({.kernel = cuda::address(key_table_kernel), .ready = &ready, .blocks = 1, .threads = kThreads}, x);
 }
 
 }  // namespace attune::sm90

@@ -4,8 +4,11 @@
 // those behind it.
 #pragma once
 #include "attention/tile/key_tile.h"
-#include "plan/backend.h"
+#include "core/problem.h"
 
+namespace attune::cuda {
+class Launcher;
+}
 namespace attune::sm90 {
 
 struct KeyTableParams {
@@ -13,11 +16,11 @@ struct KeyTableParams {
   DenseArgs args;
   KeyTile* table;  // [key_table_size]
   int tile_q, tile_k;
-  bool ordered;
+  bool deterministic;
 };
 
 ATTUNE_HD inline int64_t key_table_size(const Problem& p, int tile_k) { return p.batch * ceil_div(p.len_k, tile_k); }
 
-Status make_key_table(std::string_view who, const KeyTableParams&, int device, Stream);
+Status make_key_table(const cuda::Launcher&, const KeyTableParams&);
 
 }  // namespace attune::sm90

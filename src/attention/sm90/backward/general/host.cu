@@ -2,13 +2,14 @@
 // preprocessing, the kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves
 // room. CTAs share no sums except that of a broadcast bias, so all other gradients have the same bits in every run.
 #include "attention/gpu/backward_pre_post_host.h"
+#include "attention/sm90/backward/choice.h"
 #include "attention/sm90/backward/general/instances.h"
 #include "attention/sm90/backward/tile_table.h"
 #include "attention/sm90/backward/two_kernel/instances.h"
 #include "attention/sm90/forward/tile_table.h"
 #include "attention/sm90/schedule.h"
+#include "attention/sm90/tensor_maps.h"
 #include "core/check.h"
-#include "machine/cuda/tensor_map.h"
 
 namespace attune::sm90 {
 namespace {
@@ -18,8 +19,8 @@ constexpr int kTileRows = 128, kTileKeys = 64;  // what a CTA owns; steps are 64
 GeneralKernel& kernel_of(const Problem& p) { return is_large_head(p) ? general_kernel_256() : general_kernel_128(); }
 int64_t padded(const Problem& p) { return round_up(p.len_q, kTileRows); }
 
-struct Room { float2* stats; TileTable rows; KeyTile* keys; };
-Room carve(Workspace& ws, const Problem& p) {
+struct Buffers { float2* stats; TileTable rows; KeyTile* keys; };
+Buffers carve(Workspace& ws, const Problem& p) {
   return {ws.take<float2>(size_t(p.batch) * size_t(p.heads_q) * size_t(padded(p))),
           {ws.take<QueryTile>(size_t(table_bound(p, kTileRows))), ws.take<int>(size_t(p.batch) + 1)},
           ws.take<KeyTile>(size_t(key_table_size(p, kTileKeys)))};
@@ -27,12 +28,13 @@ Room carve(Workspace& ws, const Problem& p) {
 
 class Run {
  public:
-  Run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : who_(who), p_(plan.problem), a_(a), kernel_(kernel_of(p_)), room_(carve(ws, p_)), lengths_(has_lengths(p_, a)),
-        place_{a[Role::q].device_index, plan.device.arch}, stream_(stream) {
-    pre_post_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = room_.stats, .padded = int(padded(p_)),
-             .dq_pitch = kernel_.dim, .group = p_.heads_q / p_.heads_kv, .scale = scale_of(p_, a),
-             .kept = sm80::kept(scale_of(p_, a), p_.dim_qk), .running = p_.has(Option::accumulate)};
+  Run(std::string_view who, const cuda::Launcher& launch, const Plan& plan, const Args& a, Workspace ws)
+      : who_(who), launch_(launch), p_(plan.problem), a_(a), kernel_(kernel_of(p_)), buffers_(carve(ws, p_)),
+        lengths_(has_lengths(p_, a)), place_{launch.device(), plan.device.arch} {
+    pre_post_ = {.problem = p_, .args = dense(a), .uniform = !lengths_, .rows = buffers_.stats,
+                 .padded = int(padded(p_)), .dq_pitch = kernel_.dim, .group = p_.heads_q / p_.heads_kv,
+                 .scale = scale_of(p_, a), .kept = sm80::kept(scale_of(p_, a), p_.dim_qk),
+                 .running = p_.has(Option::accumulate)};
     if (!lengths_) pre_post_.seq = sequence(p_, a, 0);
   }
 
@@ -42,22 +44,23 @@ class Run {
     const bool rows = has_rows_ && (a_.given(Role::dq) || a_.given(Role::d_bias));
     const bool keys = has_keys_ && (a_.given(Role::dk) || a_.given(Role::dv));
     if (rows)
-      if (Status s = make_table(who_, {p_, pre_post_.args, room_.rows, kTileRows, kTileKeys}, place_.device, stream_);
+      if (Status s = make_table(who_, {p_, pre_post_.args, buffers_.rows, kTileRows, kTileKeys}, place_.device,
+                                launch_.stream());
           !s.ok())
         return s;
-    if (keys)
-      if (Status s = make_key_table(who_, {p_, pre_post_.args, room_.keys, kTileKeys, kTileKeys, false}, place_.device,
-                                    stream_);
-          !s.ok())
-        return s;
+    if (keys) {
+      const KeyTableParams table{.problem = p_, .args = pre_post_.args, .table = buffers_.keys, .tile_q = kTileKeys,
+                                 .tile_k = kTileKeys, .deterministic = false};
+      if (Status s = make_key_table(launch_, table); !s.ok()) return s;
+    }
     // Clears keys outside all sequences, keys that no query sees, and sums.
     for (const Role r : {Role::dk, Role::dv, Role::d_bias})
       if (a_.given(r) && !pre_post_.running && (lengths_ || r == Role::d_bias))
-        if (Status s = sm80::backward_clear(who_, p_, a_[r], place_, stream_); !s.ok()) return s;
-    if (Status s = sm80::backward_prepare(who_, pre_post_, place_, stream_); !s.ok()) return s;
+        if (Status s = sm80::backward_clear(who_, p_, a_[r], place_, launch_.stream()); !s.ok()) return s;
+    if (Status s = sm80::backward_prepare(who_, pre_post_, place_, launch_.stream()); !s.ok()) return s;
     if (!rows && !keys) return Status::good();
     fill(rows);
-    if (Status s = make_maps(); !s.ok()) return s;
+    if (Status s = map_tensors(); !s.ok()) return s;
     const int type = p_.dtype.q == DType::bf16;
     if (rows) {
       const int64_t blocks = table_bound(p_, kTileRows) * x_.of_rows.heads;
@@ -78,14 +81,14 @@ class Run {
     int64_t tiles = key_table_size(p_, kTileKeys);
     // Tiles that are not empty come first, and each sequence has at most one partial tile.
     if (p_.keys == KeySource::ragged) tiles = std::min(tiles, k.extent.seq / kTileKeys + int64_t(p_.batch));
-    x_.row_stats = room_.stats, x_.scale2 = pre_post_.scale * kLog2e, x_.kept = pre_post_.kept.in;
+    x_.row_stats = buffers_.stats, x_.scale2 = pre_post_.scale * kLog2e, x_.kept = pre_post_.kept.in;
     x_.scale = pre_post_.scale * pre_post_.kept.out;
     x_.heads = p_.heads_q, x_.heads_kv = p_.heads_kv, x_.group = pre_post_.group, x_.padded = pre_post_.padded;
     x_.wants_dq = a_.given(Role::dq), x_.wants_dk = a_.given(Role::dk), x_.wants_dv = a_.given(Role::dv);
     x_.alone = !rows;
     x_.of_rows = {0, listed ? 1 : p_.heads_q, listed ? 1 : section_heads(row_bytes * all_k / pre_post_.group)};
     x_.of_keys = {int(tiles), p_.heads_kv, section_heads(row_bytes * all_q * pre_post_.group)};
-    x_.row_table = room_.rows.tile, x_.row_tiles = room_.rows.begin + p_.batch, x_.key_table = room_.keys;
+    x_.row_table = buffers_.rows.tile, x_.row_tiles = buffers_.rows.begin + p_.batch, x_.key_table = buffers_.keys;
     x_.rows_q = q.extent.seq, x_.rows_k = k.extent.seq, x_.dim_qk = p_.dim_qk, x_.dim_v = p_.dim_v;
     x_.f32_dq = f32_rows(a_[Role::dq]), x_.f32_dk = f32_rows(a_[Role::dk]), x_.f32_dv = f32_rows(a_[Role::dv]);
     x_.accumulate = pre_post_.running, x_.cleared = lengths_;
@@ -95,67 +98,57 @@ class Run {
     x_.options = needs_general(p_), x_.score = score_options(p_, a_);
     x_.d_bias = a_[Role::d_bias], x_.kept_out = pre_post_.kept.out;
   }
-  Status make_maps() {
-    // A tensor map cannot be empty; with no queries or no keys, map other rows, which are never read.
+  Status map_tensors() {
+    // With no queries or no keys, maps other rows, which are never read.
     const Tensor &q = a_[has_rows_ ? Role::q : Role::k], &d_out = a_[has_rows_ ? Role::d_out : Role::v];
     const Tensor &k = a_[has_keys_ ? Role::k : Role::q], &v = a_[has_keys_ ? Role::v : Role::d_out];
     const auto part = rows_of_end_part;
     const bool narrow = p_.dtype.grad != DType::f32;
-    struct Map { Role role; const Tensor& of; CUtensorMap* map; int rows; bool wanted; };
-    const auto gradient = [&](Role r, CUtensorMap* map, int rows) {
+    const auto gradient = [&](Role r, CUtensorMap* to, int rows) {
       const bool there = a_.given(r) && (r == Role::dq ? has_rows_ : has_keys_);
-      return Map{r, a_[r], map, rows, narrow && there};
+      return MapRequest{r, a_[r], to, rows, narrow && there};
     };
-    const Map maps[] = {{Role::q, q, &x_.q, 64, true},
-                        {Role::d_out, d_out, &x_.d_out, 64, true},
-                        {Role::k, k, &x_.k, 64, true},
-                        {Role::v, v, &x_.v, 64, true},
-                        {Role::q, q, &x_.q_part[0], part(0), lengths_},
-                        {Role::q, q, &x_.q_part[1], part(1), lengths_},
-                        {Role::q, q, &x_.q_part[2], part(2), lengths_},
-                        {Role::d_out, d_out, &x_.d_out_part[0], part(0), lengths_},
-                        {Role::d_out, d_out, &x_.d_out_part[1], part(1), lengths_},
-                        {Role::d_out, d_out, &x_.d_out_part[2], part(2), lengths_},
-                        {Role::k, k, &x_.k_part[0], part(0), lengths_},
-                        {Role::k, k, &x_.k_part[1], part(1), lengths_},
-                        {Role::k, k, &x_.k_part[2], part(2), lengths_},
-                        gradient(Role::dq, &x_.dq, 16),
-                        gradient(Role::dk, &x_.dk, 16),
-                        gradient(Role::dv, &x_.dv, 16),
-                        gradient(Role::dq, &x_.dq_row, 1),
-                        gradient(Role::dk, &x_.dk_row, 1),
-                        gradient(Role::dv, &x_.dv_row, 1)};
-    for (const auto& [role, of, map, rows, wanted] : maps)
-      if (wanted)
-        if (Status s = cuda::tensor_map(of, rows, *map); !s.ok())
-          return Status::no(who_, ": ", name(role), ": ", s.message, ", in: ", name(p_));
-    // Not by plain bulk copies: racecheck treats those as writes of the issuing thread.
-    const int64_t line = 2 * int64_t(x_.padded);
-    if (Status s = cuda::line_map(&room_.stats->x, line, x_.heads, p_.batch, 2 * kTileKeys, x_.stats); !s.ok())
-      return Status::no(who_, ": statistics: ", s.message, ", in: ", name(p_));
-    return Status::good();
+    if (Status s = make_maps(who_, p_, {{Role::q, q, &x_.q, 64},
+                                        {Role::d_out, d_out, &x_.d_out, 64},
+                                        {Role::k, k, &x_.k, 64},
+                                        {Role::v, v, &x_.v, 64},
+                                        {Role::q, q, &x_.q_part[0], part(0), lengths_},
+                                        {Role::q, q, &x_.q_part[1], part(1), lengths_},
+                                        {Role::q, q, &x_.q_part[2], part(2), lengths_},
+                                        {Role::d_out, d_out, &x_.d_out_part[0], part(0), lengths_},
+                                        {Role::d_out, d_out, &x_.d_out_part[1], part(1), lengths_},
+                                        {Role::d_out, d_out, &x_.d_out_part[2], part(2), lengths_},
+                                        {Role::k, k, &x_.k_part[0], part(0), lengths_},
+                                        {Role::k, k, &x_.k_part[1], part(1), lengths_},
+                                        {Role::k, k, &x_.k_part[2], part(2), lengths_},
+                                        gradient(Role::dq, &x_.dq, 16),
+                                        gradient(Role::dk, &x_.dk, 16),
+                                        gradient(Role::dv, &x_.dv, 16),
+                                        gradient(Role::dq, &x_.dq_row, 1),
+                                        gradient(Role::dk, &x_.dk_row, 1),
+                                        gradient(Role::dv, &x_.dv_row, 1)});
+        !s.ok())
+      return s;
+    return make_stats_map(who_, p_, buffers_.stats, x_.padded, kTileKeys, x_.stats);
   }
   Status launch(void (*kernel)(GeneralParams), cuda::SharedMemoryOptIn& ready, int64_t blocks, int shared_bytes) const {
-    return cuda::launch({.who = who_,
-                         .kernel = reinterpret_cast<const void*>(kernel),
-                         .ready = &ready,
-                         .blocks = blocks,
-                         .threads = kernel_.threads,
-                         .shared_bytes = shared_bytes,
-                         .device = place_.device,
-                         .stream = stream_,
-                         .early = true},
-                        p_, &x_);
+    return launch_({.kernel = cuda::address(kernel),
+                    .ready = &ready,
+                    .blocks = blocks,
+                    .threads = kernel_.threads,
+                    .shared_bytes = shared_bytes,
+                    .early = true},
+                   x_);
   }
 
   const std::string_view who_;
+  const cuda::Launcher& launch_;
   const Problem& p_;
   const Args& a_;
   GeneralKernel& kernel_;
-  const Room room_;
+  const Buffers buffers_;
   const bool lengths_;
   const sm80::Place place_;
-  const Stream stream_;
   bool has_rows_ = false, has_keys_ = false;
   sm80::BackwardParams pre_post_{};
   GeneralParams x_{};
@@ -165,13 +158,19 @@ class Run {
 
 Status general_shape(std::string_view who, Plan& plan) {
   const Problem& p = plan.problem;
-  const bool plain = is_large_head(p) && !needs_table(p);
-  plan.tile_q = kTileRows, plan.tile_k = kTileKeys;
-  plan.kernel = plain ? two_kernel_of(p).dim_qk + two_kernel_of(p).dim_v : (256 << 10) + kernel_of(p).dim;
+  BackwardChoice c{.path = path_of(p),
+                   .deterministic = p.reproducible != Reproducible::no,
+                   .options = needs_general(p),
+                   .listed = p.mask.blocks.q > 0};
+  c.tabled = c.path == BackwardPath::general;
+  if (c.path == BackwardPath::general) c.dim_qk = c.dim_v = kernel_of(p).dim;
+  else c.dim_qk = two_kernel_of(p).dim_qk, c.dim_v = two_kernel_of(p).dim_v;
+  plan.tile_q = kTileRows, plan.tile_k = kTileKeys, plan.kernel = number_of(c);
+  plan.choice.set(c);
   const int64_t most = std::max({ceil_div(p.len_k, kTileKeys) * p.batch * p.heads_kv,
                                  ceil_div(p.len_q, kTileRows) * p.batch * p.heads_q,
                                  int64_t(p.batch) * p.heads_q * (padded(p) / sm80::kRowsOfPrepare)});
-  if (most > INT32_MAX) return Status::no(who, ": ", most, " blocks are over 2^31 - 1");
+  if (most > INT32_MAX) return Status::unsupported(who, ": needs ", most, " CTAs; a launch has at most 2^31 - 1");
   Workspace count;
   carve(count, p);
   plan.workspace_bytes = count.used;
@@ -180,19 +179,16 @@ Status general_shape(std::string_view who, Plan& plan) {
 
 Status general_fits(std::string_view who, const Plan& plan, const Args& a) {
   const Problem& p = plan.problem;
-  const Tensor &bias = a[Role::bias], &sum = a[Role::d_bias];
-  const Extents& e = bias.extent;
+  const Extents& e = a[Role::bias].extent;
   const bool whole = e.batch == p.batch && e.head == p.heads_q && e.seq >= p.len_q && e.dim >= p.len_k;
-  if (p.reproducible != Reproducible::no && sum.data && !whole)
-    return Status::no(who, ": adds up the gradient of a bias that is broadcast (", e.batch, " x ", e.seq, " x ", e.head,
-                      " x ", e.dim, ") in no fixed order");
+  if (p.reproducible != Reproducible::no && a.given(Role::d_bias) && !whole)
+    return Status::unsupported(who, ": a reproducible d_bias requires a bias that is not broadcast, but this one is ",
+                               e.batch, " x ", e.seq, " x ", e.head, " x ", e.dim);
   return Status::good();
 }
 
-Status general_run(std::string_view who, const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  const cuda::DeviceGuard use(a[Role::q].device_index);
-  if (!use.status.ok()) return Status::no(who, ": ", use.status.message, ", in: ", name(plan.problem));
-  return Run(who, plan, a, ws, stream).run();
+Status general_run(std::string_view who, const cuda::Launcher& launch, const Plan& plan, const Args& a, Workspace ws) {
+  return Run(who, launch, plan, a, ws).run();
 }
 
 }  // namespace attune::sm90

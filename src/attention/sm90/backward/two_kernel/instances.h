@@ -3,7 +3,7 @@
 #pragma once
 #include "attention/sm90/backward/two_kernel/kernel_dkdv.h"
 #include "attention/sm90/backward/two_kernel/kernel_dq.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "plan/backend.h"
 
 namespace attune::sm90 {
@@ -34,6 +34,6 @@ TwoKernel& two_kernel_256();
 
 TwoKernel& two_kernel_of(const Problem&);
 // For problems with a head dim over 128 that need no table. Gradients that are not given are not computed.
-Status two_kernel_run(std::string_view who, const Plan&, const Args&, Workspace, Stream);
+Status two_kernel_run(std::string_view who, const cuda::Launcher&, const Plan&, const Args&, Workspace);
 
 }  // namespace attune::sm90
