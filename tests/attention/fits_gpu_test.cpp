@@ -83,10 +83,10 @@ TEST_F(FitsHopper, a_backward_says_which_arguments_it_does_not_take) {
   int32_t index[2] = {1, 0}, lengths[2] = {1, 2};
   Call shared(kBackward), empty(kBackward), wide("backward bf16 b2 h4 q128 k128 d192 causal"), longer = wide;
   shared.args[Role::cache_index] = {index, DType::i32, DeviceKind::cuda, 0, {2, 1, 1, 1}, {1, 0, 0}};
-  EXPECT_EQ(shared.said("sm90_backward"), "sm90_backward: does not serve cache_index: sequences may share keys");
+  EXPECT_EQ(shared.said("sm90_backward"), "sm90_backward: does not support cache_index: sequences may share keys");
   Call listed("backward bf16 b2 h4 q128 k128 d64 full blocks128x128x8");
   EXPECT_EQ(listed.said("sm90_backward"),
-            "sm90_backward: wants a list by key block too: block_begin_k and block_row_k");
+            "sm90_backward: requires the list by key block, but block_begin_k or block_row_k is not given");
   for (const Role r : {Role::block_begin_k, Role::block_row_k})
     listed.args[r] = {index, DType::i32, DeviceKind::cuda, 0, {1, 1, 1, 2}, {}};
   EXPECT_EQ(listed.said("sm90_backward"), "");
@@ -107,7 +107,8 @@ TEST_F(FitsHopper, a_reproducible_backward_takes_the_gradient_of_a_bias_that_is_
   EXPECT_EQ(call.said("sm90_backward"), "");
   for (const Role r : {Role::bias, Role::d_bias}) call.args[r].extent.head = 1, call.args[r].stride.head = 0;
   EXPECT_EQ(call.said("sm90_backward"),
-            "sm90_backward: adds up the gradient of a bias that is broadcast (2 x 128 x 1 x 128) in no fixed order");
+            "sm90_backward: a reproducible d_bias requires a bias that is not broadcast, but this one is "
+            "2 x 128 x 1 x 128");
   call.args[Role::d_bias] = {};
   EXPECT_EQ(call.said("sm90_backward"), "");
 }

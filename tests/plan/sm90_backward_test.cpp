@@ -1,6 +1,7 @@
 // Plans of sm90_backward, on absent devices.
 #include <gtest/gtest.h>
 
+#include "attention/sm90/backward/choice.h"
 #include "plan/plan.h"
 #include "tests/asked.h"
 #include "verify/cases/cases.h"
@@ -22,7 +23,30 @@ class Sm90Backward : public testing::Test {
     EXPECT_TRUE(s.ok()) << line << ": " << s.message;
     return plan;
   }
+  static sm90::BackwardChoice chosen(std::string_view line) {
+    return planned(join("backward ", line)).choice.as<sm90::BackwardChoice>();
+  }
+  static std::string described(std::string_view line) {
+    const Plan plan = planned(join("backward ", line));
+    return plan.backend->describe(plan);
+  }
 };
+
+TEST_F(Sm90Backward, describes_its_choice_in_a_line) {
+  EXPECT_EQ(described("bf16 b1 h12 q2048 k2048 d128 full"),
+            "fused kernel d128, 80 x 128 transposed tiles, persistent CTAs; 2 query splits for 60 key tiles");
+  EXPECT_EQ(described("bf16 b1 h64/8 q8192 k8192 d128 causal"),
+            "fused kernel d128, 80 x 128 transposed tiles, persistent CTAs, preprocessing ahead; "
+            "4 head splits of each GQA group");
+  EXPECT_EQ(described("bf16 b2 h8 q2048 k2048 d64 full softcap repro=run"),
+            "fused kernel d64, 128 x 128 tiles, deterministic, options that change scores, tile table");
+  EXPECT_EQ(described("bf16 b1 h2 q512 k512 d96 causal blocks64x128x9"),
+            "fused kernel d128, 64 x 128 tiles, block lists, persistent CTAs");
+  EXPECT_EQ(described("f16 b1 h6/2 q77 k99 d192/128 causal"), "two kernels, dQ and dK/dV, d192/128, 128 x 64 tiles");
+  EXPECT_EQ(described("bf16 b2 h8 q2048 k2048 d64 full bias repro=run"),
+            "general kernels, dQ and dK/dV, d128, 128 x 64 tiles, deterministic, options that change scores, "
+            "tile table");
+}
 
 TEST_F(Sm90Backward, is_the_first_link_for_plain_gradients) {
   for (const char* line : {"backward bf16 b8 h16 q2048 k2048 d128 causal", "backward f16 b2 h32/8 q4096 k4096 d64 full",
@@ -77,12 +101,12 @@ TEST_F(Sm90Backward, takes_the_narrower_kernel_that_holds_both_head_dims) {
   EXPECT_EQ(kernel("64/200"), kernel("256"));
   EXPECT_NE(kernel("192/128"), kernel("192"));
   EXPECT_NE(kernel("192"), kernel("256"));
-  const auto in_order = [&](std::string_view dims) {
+  const auto deterministic = [&](std::string_view dims) {
     return planned(join("backward bf16 b8 h16 q1024 k1024 d", dims, " full repro=run")).kernel;
   };
-  EXPECT_EQ(in_order("72/8"), in_order("96"));
-  EXPECT_NE(in_order("64"), in_order("96"));
-  EXPECT_NE(in_order("96"), in_order("128"));
+  EXPECT_EQ(deterministic("72/8"), deterministic("96"));
+  EXPECT_NE(deterministic("64"), deterministic("96"));
+  EXPECT_NE(deterministic("96"), deterministic("128"));
 }
 
 TEST_F(Sm90Backward, many_keys_have_tiles_of_80_queries_where_few_are_past_the_end) {
@@ -105,7 +129,7 @@ TEST_F(Sm90Backward, many_keys_have_tiles_of_80_queries_where_few_are_past_the_e
 }
 
 // A tile of 80 rows may start at any multiple of 16, and preprocessing takes 64 rows.
-TEST_F(Sm90Backward, its_workspace_of_turned_tiles_holds_whole_ones) {
+TEST_F(Sm90Backward, its_workspace_of_transposed_tiles_holds_whole_ones) {
   const size_t rows = 8 * 1152;
   const size_t bytes = planned("backward bf16 b1 h8 q1039 k1100 d128 full").workspace_bytes;
   EXPECT_GE(bytes, rows * (8 + 128 * 4));
@@ -121,27 +145,28 @@ TEST_F(Sm90Backward, its_workspace_is_dq_in_f32_and_two_numbers_a_row) {
 }
 
 TEST_F(Sm90Backward, divides_heads_that_share_keys_where_blocks_are_few) {
-  const auto parts = [](std::string_view line) { return planned(join("backward ", line)).splits; };
-  EXPECT_EQ(parts("f16 b1 h64/8 q2048 k2048 d64 causal sink"), 2);
-  EXPECT_EQ(parts("bf16 b1 h32/4 q2048 k2048 d128 full"), 2);
-  EXPECT_EQ(parts("bf16 b1 h32/4 q2048 k2048 d96 full"), 2);
-  EXPECT_EQ(parts("bf16 b1 h64/8 q2048 k2048 d128 causal repro=run"), 4);
-  EXPECT_EQ(parts("bf16 b1 h8/1 q130 k200 d128 causal"), 8);
+  const auto splits = [](std::string_view line) { return planned(join("backward ", line)).splits; };
+  EXPECT_EQ(splits("f16 b1 h64/8 q2048 k2048 d64 causal sink"), 2);
+  EXPECT_EQ(splits("bf16 b1 h32/4 q2048 k2048 d128 full"), 2);
+  EXPECT_EQ(splits("bf16 b1 h32/4 q2048 k2048 d96 full"), 2);
+  EXPECT_EQ(splits("bf16 b1 h64/8 q2048 k2048 d128 causal repro=run"), 4);
+  EXPECT_EQ(splits("bf16 b1 h8/1 q130 k200 d128 causal"), 8);
   for (const char* line :
        {"bf16 b1 h64/8 q2048 k2048 d128 causal repro=batch",  // bits do not depend on the number of sequences
         "bf16 b1 h64/8 q2048 k2048 d128 causal ragged", "bf16 b1 h64/8 q2048 k2048 d128 causal@absolute",
         "bf16 b1 h64/8 q2048 k2048 d128 causal alibi", "bf16 b1 h64/8 q2048 k2048 d128 full blocks128x128x900",
         "bf16/bf16/bf16/f32 b1 h64/8 q2048 k2048 d128 causal", "bf16 b1 h64/8 q2048 k2048 d256 causal",
         "bf16 b1 h64/8 q4096 k4096 d128 full", "bf16 b1 h16 q2048 k2048 d128 causal"})
-    EXPECT_EQ(parts(line), 1) << line;
+    EXPECT_EQ(splits(line), 1) << line;
 }
 TEST_F(Sm90Backward, with_a_diagonal_divides_heads_so_that_the_cache_holds_what_is_under_way) {
-  constexpr int kOfTransposed = 8 << 10, kOfParts = 16 << 10, kCounted = 32 << 10, kPreparing = 64 << 10;
   for (const char* line : {"bf16 b1 h64/8 q2048 k2048 d128 causal", "f16 b1 h64/8 q8192 k8192 d128 causal",
                            "bf16 b1 h64/8 q32768 k32768 d128 causal sink"}) {
-    const Plan plan = planned(join("backward ", line));
-    EXPECT_EQ(plan.splits, 4) << line;
-    EXPECT_EQ(plan.kernel, 128 + kOfTransposed + kOfParts + kCounted + kPreparing) << line;
+    const sm90::BackwardChoice c = chosen(line);
+    EXPECT_EQ(c.head_splits, 4) << line;
+    EXPECT_EQ(c.dim_qk, 128) << line;
+    EXPECT_TRUE(c.transposed && c.persistent && c.prepares) << line;
+    EXPECT_FALSE(c.deterministic || c.options || c.listed || c.tabled) << line;
   }
   EXPECT_EQ(planned("backward bf16 b8 h32/8 q2048 k2048 d128 causal").splits, 2);
   int backwards = 0;
@@ -149,8 +174,9 @@ TEST_F(Sm90Backward, with_a_diagonal_divides_heads_so_that_the_cache_holds_what_
     if (!line.starts_with("backward ")) continue;
     ++backwards;
     const Plan plan = planned(line.substr(0, line.find(" |")));
-    const bool in_order = plan.problem.reproducible != Reproducible::no;
-    EXPECT_EQ(plan.kernel & (kOfParts | kCounted), in_order ? kOfParts : kOfParts | kCounted) << line;
+    const auto c = plan.choice.as<sm90::BackwardChoice>();
+    EXPECT_GT(c.head_splits, 1) << line;
+    EXPECT_EQ(c.persistent, plan.problem.reproducible == Reproducible::no) << line;
   }
   EXPECT_GT(backwards, 0) << "large_lines() has no backward";
   for (const char* line :
@@ -158,14 +184,17 @@ TEST_F(Sm90Backward, with_a_diagonal_divides_heads_so_that_the_cache_holds_what_
         "bf16 b1 h64/8 q4096 k4096 d128 causal ragged", "bf16 b1 h64/8 q4096 k4096 d96 causal",
         "bf16 b4 h32/16 q4096 k4096 d128 causal",  // GQA groups of two
         "bf16 b32 h64/8 q512 k512 d128 causal"})   // few rows see a key
-    EXPECT_FALSE(planned(join("backward ", line)).kernel & kOfParts) << line;
+    EXPECT_EQ(chosen(line).head_splits, 1) << line;
 }
-TEST_F(Sm90Backward, in_a_fixed_order_too_but_where_that_leaves_multiprocessors_idle) {
+TEST_F(Sm90Backward, in_a_fixed_order_too_but_where_that_leaves_sms_idle) {
   for (const int dim : {64, 128})
     for (const int len : {4096, 8192}) {
-      const Plan plan = planned(join("backward bf16 b1 h64/8 q", len, " k", len, " d", dim, " causal repro=run"));
-      EXPECT_EQ(plan.splits, 4) << dim << ' ' << len;
-      EXPECT_EQ(plan.kernel, dim + (1 << 10) + (16 << 10)) << dim << ' ' << len;
+      const sm90::BackwardChoice c =
+          chosen(join("bf16 b1 h64/8 q", len, " k", len, " d", dim, " causal repro=run"));
+      EXPECT_EQ(c.head_splits, 4) << dim << ' ' << len;
+      EXPECT_EQ(c.dim_qk, dim) << dim << ' ' << len;
+      EXPECT_TRUE(c.deterministic) << dim << ' ' << len;
+      EXPECT_FALSE(c.transposed || c.persistent || c.tabled) << dim << ' ' << len;
     }
   EXPECT_EQ(planned("backward bf16 b1 h32/8 q2048 k2048 d128 causal repro=run").splits, 4) << "one for each head";
   EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d96 causal repro=run").splits, 1) << "d96 has no such kernel";
@@ -173,7 +202,7 @@ TEST_F(Sm90Backward, in_a_fixed_order_too_but_where_that_leaves_multiprocessors_
   EXPECT_EQ(planned("backward bf16 b1 h64/8 q8192 k8192 d128 causal repro=batch").splits, 1);
 }
 // dQ has 128 f32 columns and two statistics per row, and 80 rows more than a head, rounded up to 64.
-TEST_F(Sm90Backward, sums_of_parts_take_no_more_memory_than_those_of_dq) {
+TEST_F(Sm90Backward, sums_of_head_splits_take_no_more_memory_than_those_of_dq) {
   for (const int len : {4096, 8192, 16384, 32768})
     for (const int heads : {64, 32})
       for (const int heads_kv : {4, 8}) {
@@ -195,7 +224,7 @@ TEST_F(Sm90Backward, divided_heads_have_kernels_of_their_own_of_64_queries_at_di
 }
 
 // dK and dV in f32 for every head split, in whole key tiles and at the kernel's head dim.
-TEST_F(Sm90Backward, its_workspace_has_the_sums_of_parts) {
+TEST_F(Sm90Backward, its_workspace_has_the_sums_of_head_splits) {
   const size_t rows = 8 * 192;
   const Plan plan = planned("backward bf16 b1 h8/1 q130 k200 d104 causal");
   const size_t sums = size_t(plan.splits) * 256 * 128 * 2 * 4;
@@ -204,8 +233,8 @@ TEST_F(Sm90Backward, its_workspace_has_the_sums_of_parts) {
   EXPECT_LT(plan.workspace_bytes, rows * (8 + 128 * 4) + sums + 4096);
 }
 
-TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay) {
-  const auto persistent = [](std::string_view line) { return planned(join("backward ", line)).kernel & 32 << 10; };
+TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_persistent_ctas) {
+  const auto persistent = [](std::string_view line) { return chosen(line).persistent; };
   for (const char* line :
        {"bf16 b32 h32 q512 k512 d64 causal", "bf16 b4 h32 q4096 k4096 d64 causal", "f16 b8 h32 q2048 k2048 d40 full",
         "bf16 b2 h32 q8192 k8192 d64 full", "bf16 b1 h32 q16384 k16384 d64 causal",
@@ -247,8 +276,8 @@ TEST_F(Sm90Backward, many_tiles_of_keys_that_few_rows_see_have_blocks_that_stay)
 }
 TEST_F(Sm90Backward, of_few_keys_a_fixed_order_is_the_quickest) {
   const auto same = [](const char* line) {
-    const Plan plain = planned(join("backward ", line)), in_order = planned(join("backward ", line, " repro=run"));
-    return plain.kernel == in_order.kernel && plain.workspace_bytes == in_order.workspace_bytes;
+    const Plan plain = planned(join("backward ", line)), fixed = planned(join("backward ", line, " repro=run"));
+    return plain.kernel == fixed.kernel && plain.workspace_bytes == fixed.workspace_bytes;
   };
   for (const char* line : {"bf16 b32 h16 q512 k512 d128 full", "f16 b32 h16 q512 k512 d72 causal",
                            "bf16 b16 h16 q1024 k1024 d128 causal", "bf16 b64 h16 q200 k256 d8/128 causal",
@@ -269,15 +298,15 @@ TEST_F(Sm90Backward, of_few_keys_a_fixed_order_is_the_quickest) {
     EXPECT_FALSE(same(line)) << line;
 }
 // The counter fits into memory that is needed anyway.
-TEST_F(Sm90Backward, blocks_that_stay_need_no_more_memory) {
+TEST_F(Sm90Backward, persistent_ctas_need_no_more_memory) {
   const auto bytes = [](int batch) {
     return planned(join("backward bf16 b", batch, " h12 q128 k128 d64 full")).workspace_bytes;
   };
-  EXPECT_EQ(bytes(12) - bytes(11), bytes(11) - bytes(10)) << "144 tiles, and 132 and 120 for 132 multiprocessors";
+  EXPECT_EQ(bytes(12) - bytes(11), bytes(11) - bytes(10)) << "144 tiles, and 132 and 120 for 132 SMs";
 }
 
 // Four query splits of the one tile in the last wave, 64 KB each, with a counter per warp.
-TEST_F(Sm90Backward, pieces_of_the_last_tiles_have_room_for_their_sums) {
+TEST_F(Sm90Backward, query_splits_of_the_last_tiles_have_room_for_their_sums) {
   const auto bytes = [](int heads, const char* mask) {
     return planned(join("backward bf16 b7 h", heads, " q1500 k128 d64 ", mask)).workspace_bytes;
   };
@@ -287,8 +316,8 @@ TEST_F(Sm90Backward, pieces_of_the_last_tiles_have_room_for_their_sums) {
   EXPECT_LT(bytes(19, "causal@top_left") - bytes(18, "causal@top_left"), of_heads + 4096);
 }
 
-TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
-  const auto pieces = [](std::string_view line) { return planned(join("backward ", line)).splits; };
+TEST_F(Sm90Backward, tiles_have_query_splits_where_ctas_would_wait) {
+  const auto splits = [](std::string_view line) { return chosen(line).query_splits; };
   for (const char* line :
        {"bf16 b1 h12 q2048 k2048 d128 full", "bf16 b1 h12 q2048 k2048 d64 full", "bf16 b2 h16 q8192 k8192 d128 full",
         "bf16 b1 h4 q2048 k2048 d128 full", "bf16 b1 h4 q2048 k2048 d64 full", "bf16 b1 h8 q2048 k2048 d128 causal",
@@ -302,7 +331,7 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
         "bf16 b1 h2 q2000 k1100 d8/104 full", "f16 b1 h2 q2000 k1100 d104/8 full", "f16 b5 h27 q770 k130 d16/8 full",
         "bf16 b5 h27 q770 k130 d8/104 full", "f16 b4 h8 q775 k1030 d8/104 full", "bf16 b1 h2 q1500 k100 d8 full",
         "f16 b1 h2 q1300 k128 d104/8 full"})
-    EXPECT_GT(pieces(line), 1) << line;
+    EXPECT_GT(splits(line), 1) << line;
   for (const char* line :
        {"bf16 b2 h32 q8192 k8192 d64 full",                                         // would save 2.5 %
         "bf16 b11 h18 q770 k130 d8/104 full", "f16 b12 h3 q775 k1400 d104/8 full",  // whole waves
@@ -311,12 +340,12 @@ TEST_F(Sm90Backward, tiles_are_divided_into_pieces_where_blocks_would_wait) {
         "bf16 b1 h4 q2048 k2048 d128 full alibi", "bf16 b1 h4 q2048 k2048 d96 full",
         "bf16 b1 h4 q2048 k2048 d128 causal blocks128x128x600",
         "bf16 b1 h16 q16384 k16384 d128 full blocks128x128x600"})  // a third of a block per key tile
-    EXPECT_EQ(pieces(line), 1) << line;
+    EXPECT_EQ(splits(line), 1) << line;
 }
 
 // Idle warps prepare later heads if they can finish in time.
-TEST_F(Sm90Backward, of_blocks_that_stay_idle_warps_prepare_heads_where_many_rows_see_a_key) {
-  const auto prepares = [](std::string_view line) { return planned(join("backward ", line)).kernel & 64 << 10; };
+TEST_F(Sm90Backward, idle_warps_of_persistent_ctas_prepare_heads_where_many_rows_see_a_key) {
+  const auto prepares = [](std::string_view line) { return chosen(line).prepares; };
   for (const char* line :
        {"bf16 b8 h32 q2048 k2048 d64 causal", "bf16 b4 h32 q4096 k4096 d64 causal", "f16 b8 h32 q2048 k2048 d40 full",
         "bf16 b8 h16 q2048 k2048 d128 causal", "bf16 b1 h16 q16384 k16384 d128 causal sink",
@@ -356,7 +385,7 @@ TEST_F(Sm90Backward, idle_warps_that_prepare_need_a_count_for_each_head) {
 }
 
 // No dQ sums in memory: only the statistics, and 64 bytes per query or key tile.
-TEST_F(Sm90Backward, its_workspace_at_wide_heads_is_two_numbers_a_row) {
+TEST_F(Sm90Backward, its_workspace_at_large_heads_is_two_numbers_a_row) {
   const size_t rows = 2 * 8 * 1024;
   const size_t bytes = planned("backward bf16 b2 h8/2 q1000 k700 d256/200 causal").workspace_bytes;
   EXPECT_GE(bytes, rows * 8);
@@ -383,7 +412,7 @@ TEST_F(Sm90Backward, a_fixed_order_and_options_take_kernels_of_their_own_and_an_
 TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
   const struct { const char *line, *says; } cases[] = {
       {"forward bf16 b1 h1 q8 k8 d64 full", "computes a backward, not a forward"},
-      {"backward bf16 b1 h1 q8 k8 d64 full blocks8x8x1 block_bias", "does not serve the option block_bias"},
+      {"backward bf16 b1 h1 q8 k8 d64 full blocks8x8x1 block_bias", "does not support the option block_bias"},
       {"backward bf16 b1 h1 q8 k8 d64 full bias.f64", "bias dtype f64 is not one of f32, f16, bf16"},
       {"backward bf16 b1 h1 q8 k8 d64 full paged16", "keys are linear or ragged, not paged"},
       {"backward bf16 b1 h1 q8 k8 d64 full blocks32x128x1",
@@ -396,20 +425,22 @@ TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
       {"backward bf16 b1 h1 q8 k8 d136/140 full", "dim 140 is not a multiple of 8 up to 256"},
       {"backward bf16 b1 h1 q8 k8 d264 full", "dim 264 is not a multiple of 8 up to 256"},
       {"backward bf16/bf16/f32/f32 b1 h1 q8 k8 d64 full",
-       "q is bf16, kv is bf16 and out is f32, they must be the same"},
+       "q is bf16 and out is f32; both must be the same"},
       {"backward bf16/bf16/bf16/f16 b1 h1 q8 k8 d64 full", "grad dtype f16 is neither bf16 nor f32"},
   };
   for (const auto& c : cases) EXPECT_EQ(answer(c.line), join("sm90_backward: ", c.says)) << c.line;
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full", "a100"),
-            "sm90_backward: needs a GPU of arch 90, NVIDIA A100 is 80");
-  for (const char* lengths : {"q268435457 k64", "q64 k268435457"})
-    EXPECT_EQ(answer(join("backward bf16 b1 h1 ", lengths, " d64 full")), "sm90_backward: lengths are at most 2^28");
+            "sm90_backward: requires sm_90, but NVIDIA A100 is sm_80");
+  EXPECT_EQ(answer("backward bf16 b1 h1 q268435457 k64 d64 full"),
+            "sm90_backward: len_q is 268435457 and len_k is 64; lengths are at most 2^28");
+  EXPECT_EQ(answer("backward bf16 b1 h1 q64 k268435457 d64 full"),
+            "sm90_backward: len_q is 64 and len_k is 268435457; lengths are at most 2^28");
   // Rows are rounded up to whole tiles; transposed tiles may start at any row.
   for (const auto& [dim, blocks] : {std::pair{"64", "3276800000"}, {"128", "3328000000"}, {"256", "3276800000"}}) {
     const std::string line = join("backward bf16 b200000 h128 q8192 k8192 d", dim, " full");
     Plan plan{.problem = problem(line), .device = known("h200")};
     EXPECT_EQ(find_backend("sm90_backward")->shape(plan, Planner{.device = plan.device}).message,
-              join("sm90_backward: ", blocks, " blocks are over 2^31 - 1")) << line;
+              join("sm90_backward: needs ", blocks, " CTAs; a launch has at most 2^31 - 1")) << line;
   }
 }
 
