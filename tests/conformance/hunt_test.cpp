@@ -111,11 +111,11 @@ TEST(Hunt, a_run_that_hangs_is_found_and_the_hunt_goes_on) {
     while (is_trouble(plan.problem)) sleep(1);
     return right(plan, a);
   });
-  Hunt asked = quick_hunt(b, 5);
-  asked.launch_seconds = 5, asked.shrink_seconds = 4;
+  Hunt asked = quick_hunt(b, 3);
+  asked.launch_seconds = 5, asked.shrink_seconds = 2;
   const Hunted all = hunt(asked);
   ASSERT_FALSE(all.findings.empty());
-  EXPECT_EQ(all.cases, 5u);
+  EXPECT_EQ(all.cases, 3u);
   for (const HuntFinding& f : all.findings) {
     EXPECT_EQ(f.ending, Ending::hang);
     EXPECT_TRUE(is_trouble(f.smallest.problem)) << name(f.smallest);
