@@ -57,12 +57,12 @@ TEST_F(FitsHopper, a_stride_that_does_not_go_forward_is_refused_as_what_it_is) {
     rows.args[Role::v].stride.seq = 0;
     heads.args[Role::q].stride.head = -64;
     batches.args[Role::out].stride.batch = 0;
-    EXPECT_EQ(rows.said(who), join(who, ": v has a seq stride of 0 over an extent of 128, and a tensor map takes only "
-                                        "positive ones"));
-    EXPECT_EQ(heads.said(who), join(who, ": q has a head stride of -64 over an extent of 4, and a tensor map takes "
-                                         "only positive ones"));
-    EXPECT_EQ(batches.said(who), join(who, ": out has a batch stride of 0 over an extent of 2, and a tensor map takes "
-                                           "only positive ones"));
+    EXPECT_EQ(rows.said(who), join(who, ": v has a seq stride of 0 over an extent of 128; a tensor map requires a "
+                                        "positive stride"));
+    EXPECT_EQ(heads.said(who), join(who, ": q has a head stride of -64 over an extent of 4; a tensor map requires a "
+                                         "positive stride"));
+    EXPECT_EQ(batches.said(who), join(who, ": out has a batch stride of 0 over an extent of 2; a tensor map requires a "
+                                           "positive stride"));
     one.args[Role::q].stride = {};
     EXPECT_EQ(one.said("sm90_forward"), "");
   }

@@ -55,7 +55,7 @@ TEST(Cuda, a_build_without_gpu_code_says_so) {
 TEST(Cuda, a_gpu_that_the_build_has_no_code_for_is_told_what_it_has) {
   if (cuda::built_for().empty()) GTEST_SKIP() << "this build has no GPU code";
   EXPECT_EQ(cuda::has_code(52).message, join("this build of attune has GPU code for ", cuda::built_for(),
-                                             ", and the GPU is sm_52; ATTUNE_CUDA_ARCHS says what is built"));
+                                             ", but the GPU is sm_52; ATTUNE_CUDA_ARCHS selects what is built"));
   const bool ptx = cuda::built_for().find("PTX") != std::string_view::npos;
   EXPECT_EQ(cuda::has_code(999).ok(), ptx);
 }

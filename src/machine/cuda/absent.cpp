@@ -17,8 +17,10 @@
 namespace attune::cuda {
 namespace {
 
-Status none() { return Status::no("this build of attune has no GPU code: it was left out, or nvcc was not there"); }
-Status none(std::string_view who) { return Status::no(who, ": ", none().message); }
+Status none() {
+  return Status::unsupported("this build of attune has no GPU code: it was left out, or nvcc was not there");
+}
+Status none(std::string_view who) { return none().after(who, ": "); }
 
 }  // namespace
 

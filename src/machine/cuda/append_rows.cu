@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "machine/append_rows.h"
-#include "machine/cuda/runtime.h"
+#include "machine/cuda/launch.h"
 
 namespace attune::cuda {
 namespace {
@@ -68,22 +68,21 @@ One one_of(const Copy& c) {
 
 Status copy_all(std::span<const Copy> all, void* stream) {
   const DeviceGuard use(all[0].to.device_index);
-  if (!use.status.ok()) return Status::no("copy: ", use.status.message);
+  if (!use.status.ok()) return use.status.after("copy: ");
   for (size_t first = 0; first < all.size(); first += kMost) {
     Params x{};
     const size_t count = std::min<size_t>(kMost, all.size() - first);
     int64_t blocks = 0;
     for (size_t n = 0; n < count; ++n) {
       const int64_t rows = rows_of(all[first + n].to);
-      if (rows > INT32_MAX) return Status::no("copy: ", rows, " rows are over 2^31 - 1");
+      if (rows > INT32_MAX) return Status::unsupported("copy: ", rows, " rows are over 2^31 - 1");
       x.copy[n] = one_of(all[first + n]);
       blocks = std::max(blocks, (rows + kWarps - 1) / kWarps);
     }
     if (!blocks) continue;
     x.blocks = uint32_t(std::min(blocks, kMostBlocks));
     copy_kernel<<<unsigned(x.blocks * count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(x);
-    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess)
-      return Status::no("copy_kernel: ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+    if (Status s = last_error("copy_kernel"); !s.ok()) return s;
   }
   return Status::good();
 }

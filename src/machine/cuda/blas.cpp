@@ -21,6 +21,7 @@ constexpr int kTransposeA = 3, kTransposeB = 4;         // cublasLtMatmulDescAtt
 constexpr int kBatchCount = 5, kBatchStep = 6;          // cublasLtMatrixLayoutAttribute_t
 constexpr int kMostScratch = 1, kAlignmentOfA = 5;      // cublasLtMatmulPreferenceAttributes_t; B, C, D follow
 constexpr int kTransposed = 1;
+constexpr int kAllocFailed = 3;                         // cublasStatus_t
 
 struct Algorithm { uint64_t data[8]; };
 struct Heuristic {
@@ -75,7 +76,8 @@ const Lt& lt() {
 }
 
 Status failed(const char* call, int error, const Product& p) {
-  return Status::no(call, ": ", lt().text(error), ", of m ", p.m, ", n ", p.n, ", k ", p.k, ", batch ", p.batch);
+  return Status::failure(error == kAllocFailed ? Code::out_of_memory : Code::device, call, ": ", lt().text(error),
+                         ", of m ", p.m, ", n ", p.n, ", k ", p.k, ", batch ", p.batch);
 }
 
 int type_of(DType t) { return t == DType::f32 ? kReal32 : t == DType::f16 ? kReal16 : kRealB16; }
@@ -163,7 +165,7 @@ struct Cache {
 
 }  // namespace
 
-Status blas_found() { return lt().missed.empty() ? Status::good() : Status::no(lt().missed); }
+Status blas_found() { return lt().missed.empty() ? Status::good() : Status::unsupported(lt().missed); }
 
 Status multiply(const Product& p, const Factors& f, void* scratch, void* stream) {
   if (Status s = blas_found(); !s.ok()) return s;

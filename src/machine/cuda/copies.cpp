@@ -2,16 +2,10 @@
 
 #include <cuda_runtime.h>
 
-#include "machine/cuda/runtime.h"
+#include "machine/cuda/launch.h"
 
 namespace attune::cuda {
 namespace {
-
-Status said(std::string_view what, cudaError_t error) {
-  if (error == cudaSuccess) return Status::good();
-  (void)cudaGetLastError();
-  return Status::no(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
-}
 
 cudaStream_t on(void* stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t of(void* event) { return static_cast<cudaEvent_t>(event); }
@@ -29,27 +23,27 @@ Status Mark::open(int index) {
   const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   cudaEvent_t made = nullptr;
-  if (Status s = said("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, cudaEventDisableTiming)); !s.ok())
-    return s;
+  const cudaError_t error = cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
+  if (Status s = status_of("cudaEventCreateWithFlags", error); !s.ok()) return s;
   *this = Mark();
   event_ = made, index_ = index;
   return Status::good();
 }
 
-Status Mark::set(void* stream) { return said("cudaEventRecord", cudaEventRecord(of(event_), on(stream))); }
+Status Mark::set(void* stream) { return status_of("cudaEventRecord", cudaEventRecord(of(event_), on(stream))); }
 Status Mark::before(void* stream) const {
-  return said("cudaStreamWaitEvent", cudaStreamWaitEvent(on(stream), of(event_), 0));
+  return status_of("cudaStreamWaitEvent", cudaStreamWaitEvent(on(stream), of(event_), 0));
 }
 
 Status Mark::passed(bool& out) const {
   const cudaError_t error = cudaEventQuery(of(event_));
   out = error == cudaSuccess;
   if (error == cudaErrorNotReady) return (void)cudaGetLastError(), Status::good();
-  return said("cudaEventQuery", error);
+  return status_of("cudaEventQuery", error);
 }
 
 Status copy_later(void* to, const void* from, size_t bytes, void* stream) {
-  return said("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on(stream)));
+  return status_of("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on(stream)));
 }
 
 bool capturing(void* stream) {
@@ -67,8 +61,8 @@ Status Pinned::at_least(size_t bytes) {
   if (data_) (void)cudaFreeHost(data_);
   data_ = nullptr, bytes_ = 0;
   void* place = nullptr;
-  if (Status s = said("cudaHostAlloc", cudaHostAlloc(&place, bytes, cudaHostAllocPortable)); !s.ok())
-    return Status::no(s.message, " for ", bytes, " bytes");
+  if (Status s = status_of("cudaHostAlloc", cudaHostAlloc(&place, bytes, cudaHostAllocPortable)); !s.ok())
+    return Status::failure(s.code, s.message, " for ", bytes, " bytes");
   data_ = static_cast<std::byte*>(place), bytes_ = bytes;
   return Status::good();
 }

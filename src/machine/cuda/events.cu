@@ -6,17 +6,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "machine/cuda/runtime.h"
+#include "machine/cuda/launch.h"
 #include "machine/library.h"
 
 namespace attune::cuda {
 namespace {
 
-Status said(const char* what, cudaError_t error) {
-  if (error == cudaSuccess) return Status::good();
-  (void)cudaGetLastError();
-  return Status::no(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
-}
 cudaStream_t on(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 // Host memory that the GPU reads and writes in place, filled with 0.
@@ -24,7 +19,7 @@ Status share(int index, size_t bytes, void*& out) {
   const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   constexpr unsigned kHow = cudaHostAllocMapped | cudaHostAllocPortable;
-  if (Status s = said("cudaHostAlloc", cudaHostAlloc(&out, bytes, kHow)); !s.ok()) return s;
+  if (Status s = status_of("cudaHostAlloc", cudaHostAlloc(&out, bytes, kHow)); !s.ok()) return s;
   std::fill_n(static_cast<char*>(out), bytes, char(0));
   return Status::good();
 }
@@ -58,15 +53,15 @@ __global__ void wait_for_go(const __grid_constant__ Held h) {
 }
 
 struct Stamp {
-  uint64_t* to;  // [units] of cycles, nanoseconds
-  uint32_t units;
+  uint64_t* to;  // [sms] of cycles, nanoseconds
+  uint32_t sms;
 };
 __global__ void stamp(const __grid_constant__ Stamp s) {
-  uint32_t unit;
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(unit));
-  if (unit >= s.units) return;
-  s.to[2 * unit] = uint64_t(clock64());
-  s.to[2 * unit + 1] = nanoseconds();
+  uint32_t sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  if (sm >= s.sms) return;
+  s.to[2 * sm] = uint64_t(clock64());
+  s.to[2 * sm + 1] = nanoseconds();
 }
 
 std::string version_text(int v) { return join(v / 1000, ".", v % 1000 / 10); }
@@ -76,38 +71,38 @@ std::string version_text(int v) { return join(v / 1000, ".", v % 1000 / 10); }
 Status facts_of(int index, Facts& out) {
   const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
-  int l2 = 0, units = 0, driver = 0;
+  int l2 = 0, sms = 0, driver = 0;
   size_t all = 0;
   char pci[32] = "";
-  if (Status s = said("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, index)); !s.ok())
-    return s;
-  (void)cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, index);
+  const cudaError_t error = cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, index);
+  if (Status s = status_of("cudaDeviceGetAttribute", error); !s.ok()) return s;
+  (void)cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, index);
   (void)cudaDeviceGetPCIBusId(pci, sizeof pci, index);
   (void)cudaDriverGetVersion(&driver);
-  out = {.l2_bytes = size_t(l2), .units = units, .pci = pci, .runtime = version_text(CUDART_VERSION),
+  out = {.l2_bytes = size_t(l2), .sms = sms, .pci = pci, .runtime = version_text(CUDART_VERSION),
          .driver = version_text(driver)};
-  return said("cudaMemGetInfo", cudaMemGetInfo(&out.free_bytes, &all));
+  return status_of("cudaMemGetInfo", cudaMemGetInfo(&out.free_bytes, &all));
 }
 
 Status fill(void* gpu, unsigned char value, size_t bytes, void* stream) {
-  return said("cudaMemsetAsync", cudaMemsetAsync(gpu, value, bytes, on(stream)));
+  return status_of("cudaMemsetAsync", cudaMemsetAsync(gpu, value, bytes, on(stream)));
 }
 
 Status copy_inside(void* to, const void* from, size_t bytes, void* stream) {
-  return said("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on(stream)));
+  return status_of("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on(stream)));
 }
 
 Status release_kept_lines() {
   int index = 0, most = 0;
-  if (const cudaError_t error = cudaGetDevice(&index); error != cudaSuccess) return said("cudaGetDevice", error);
+  if (const cudaError_t error = cudaGetDevice(&index); error != cudaSuccess) return status_of("cudaGetDevice", error);
   (void)cudaDeviceGetAttribute(&most, cudaDevAttrMaxPersistingL2CacheSize, index);
   if (most == 0) return Status::good();  // GPUs before sm_80 have no persisting lines
-  return said("cudaCtxResetPersistingL2Cache", cudaCtxResetPersistingL2Cache());
+  return status_of("cudaCtxResetPersistingL2Cache", cudaCtxResetPersistingL2Cache());
 }
 
 Status launch_nothing(void* stream) {
   nothing<<<1, 1, 0, on(stream)>>>();
-  return said("an empty kernel", cudaGetLastError());
+  return status_of("an empty kernel", cudaGetLastError());
 }
 
 Marks::~Marks() {
@@ -124,14 +119,14 @@ Status Marks::open(int index, int count) {
   index_ = index;
   for (count_ = 0; count_ < count; ++count_) {
     cudaEvent_t made = nullptr;
-    if (Status s = said("cudaEventCreate", cudaEventCreate(&made)); !s.ok()) return s;
+    if (Status s = status_of("cudaEventCreate", cudaEventCreate(&made)); !s.ok()) return s;
     events_[count_] = made;
   }
   return Status::good();
 }
 
 Status Marks::set(int n, void* stream) {
-  return said("cudaEventRecord", cudaEventRecord(static_cast<cudaEvent_t>(events_[n]), on(stream)));
+  return status_of("cudaEventRecord", cudaEventRecord(static_cast<cudaEvent_t>(events_[n]), on(stream)));
 }
 
 Status Marks::between(int from, int to, double& ns) const {
@@ -139,7 +134,7 @@ Status Marks::between(int from, int to, double& ns) const {
   const cudaError_t error =
       cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(events_[from]), static_cast<cudaEvent_t>(events_[to]));
   ns = double(ms) * 1e6;
-  return said("cudaEventElapsedTime", error);
+  return status_of("cudaEventElapsedTime", error);
 }
 
 Gate::~Gate() { unshare(index_, shared_); }
@@ -154,7 +149,7 @@ Status Gate::open(int index) {
 Status Gate::hold(void* stream) {
   ++held_;
   wait_for_go<<<1, 1, 0, on(stream)>>>({shared_, held_, uint64_t(kPatience * 1e9)});
-  return said("a kernel that waits", cudaGetLastError());
+  return status_of("a kernel that waits", cudaGetLastError());
 }
 
 void Gate::release() { const_cast<volatile uint32_t*>(shared_)[0] = held_; }
@@ -167,22 +162,22 @@ Status Ticks::open(int index) {
   Facts facts;
   if (Status s = facts_of(index, facts); !s.ok()) return s;
   void* place = nullptr;
-  const Status s = share(index, size_t(facts.units) * 4 * sizeof(uint64_t), place);
-  shared_ = static_cast<uint64_t*>(place), units_ = facts.units, index_ = index;
+  const Status s = share(index, size_t(facts.sms) * 4 * sizeof(uint64_t), place);
+  shared_ = static_cast<uint64_t*>(place), sms_ = facts.sms, index_ = index;
   return s;
 }
 
 Status Ticks::set(int which, void* stream) {
-  uint64_t* to = shared_ + size_t(which) * 2 * size_t(units_);
-  if (which == 0) std::fill_n(shared_, 4 * size_t(units_), uint64_t(0));
-  stamp<<<unsigned(units_), 1, 0, on(stream)>>>({to, uint32_t(units_)});
-  return said("a kernel that reads the clock", cudaGetLastError());
+  uint64_t* to = shared_ + size_t(which) * 2 * size_t(sms_);
+  if (which == 0) std::fill_n(shared_, 4 * size_t(sms_), uint64_t(0));
+  stamp<<<unsigned(sms_), 1, 0, on(stream)>>>({to, uint32_t(sms_)});
+  return status_of("a kernel that reads the clock", cudaGetLastError());
 }
 
 double Ticks::megahertz() const {
   std::vector<double> seen;  // SMs that had a CTA at both points
-  for (int n = 0; n < units_; ++n) {
-    const uint64_t *first = shared_ + 2 * n, *second = first + 2 * units_;
+  for (int n = 0; n < sms_; ++n) {
+    const uint64_t *first = shared_ + 2 * n, *second = first + 2 * sms_;
     if (first[1] && second[1] > first[1] && second[0] > first[0])
       seen.push_back(double(second[0] - first[0]) / double(second[1] - first[1]) * 1e3);
   }
@@ -211,11 +206,12 @@ std::vector<std::string> kernels_of(cudaGraph_t graph) {
   for (const cudaGraphNode_t node : nodes) {
     cudaGraphNodeType type{};
     if (cudaGraphNodeGetType(node, &type) != cudaSuccess || type != cudaGraphNodeTypeKernel) continue;
-    CUDA_KERNEL_NODE_PARAMS_v2 said{};
+    CUDA_KERNEL_NODE_PARAMS_v2 launched{};
     const char* name = nullptr;
-    if (params(node, &said) != CUDA_SUCCESS) continue;
-    if ((said.func ? function_name(&name, said.func) : kernel_name(&name, said.kern)) == CUDA_SUCCESS && name)
-      all.emplace_back(name);
+    if (params(node, &launched) != CUDA_SUCCESS) continue;
+    const CUresult found =
+        launched.func ? function_name(&name, launched.func) : kernel_name(&name, launched.kern);
+    if (found == CUDA_SUCCESS && name) all.emplace_back(name);
   }
   return all;
 }
@@ -228,14 +224,14 @@ Graph::~Graph() {
 
 Status Graph::begin(void* stream) {
   // Relaxed: other threads of this process may allocate meanwhile.
-  return said("cudaStreamBeginCapture", cudaStreamBeginCapture(on(stream), cudaStreamCaptureModeRelaxed));
+  return status_of("cudaStreamBeginCapture", cudaStreamBeginCapture(on(stream), cudaStreamCaptureModeRelaxed));
 }
 
 Status Graph::end(void* stream) {
   cudaGraph_t made = nullptr;
-  if (Status s = said("cudaStreamEndCapture", cudaStreamEndCapture(on(stream), &made)); !s.ok()) return s;
+  if (Status s = status_of("cudaStreamEndCapture", cudaStreamEndCapture(on(stream), &made)); !s.ok()) return s;
   cudaGraphExec_t ready = nullptr;
-  const Status s = said("cudaGraphInstantiate", cudaGraphInstantiate(&ready, made, 0));
+  const Status s = status_of("cudaGraphInstantiate", cudaGraphInstantiate(&ready, made, 0));
   kernels_ = kernels_of(made);
   (void)cudaGraphDestroy(made);
   ready_ = ready;
@@ -243,7 +239,7 @@ Status Graph::end(void* stream) {
 }
 
 Status Graph::launch(void* stream) const {
-  return said("cudaGraphLaunch", cudaGraphLaunch(static_cast<cudaGraphExec_t>(ready_), on(stream)));
+  return status_of("cudaGraphLaunch", cudaGraphLaunch(static_cast<cudaGraphExec_t>(ready_), on(stream)));
 }
 
 }  // namespace attune::cuda

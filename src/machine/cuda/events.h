@@ -13,7 +13,7 @@ namespace attune::cuda {
 
 struct Facts {
   size_t l2_bytes = 0, free_bytes = 0;
-  int units = 0;          // SMs
+  int sms = 0;
   std::string pci{};      // "0000:17:00.0": the address that NVML uses
   std::string runtime{};  // "13.0", of this build
   std::string driver{};   // the newest CUDA version that the driver supports
@@ -78,8 +78,8 @@ class Ticks {
   double megahertz() const;             // after waiting for the stream; 0: unknown
 
  private:
-  [[maybe_unused]] uint64_t* shared_ = nullptr;  // [2][units] of cycles, nanoseconds
-  [[maybe_unused]] int units_ = 0, index_ = 0;
+  [[maybe_unused]] uint64_t* shared_ = nullptr;  // [2][sms] of cycles, nanoseconds
+  [[maybe_unused]] int sms_ = 0, index_ = 0;
 };
 
 // Work of a stream, captured once and replayed with one launch.

@@ -1,5 +1,5 @@
-// Kernel launches, for .cu files. A backend makes its GPU current, places its workspace and launches. Every runtime
-// error becomes a sentence with the call, CUDA's own text and the problem.
+// Kernel launches and runtime errors, for code that includes CUDA's headers. A backend makes its GPU current, places
+// its workspace and launches. Every runtime error becomes a sentence with the call, CUDA's own text and the problem.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -8,15 +8,14 @@
 
 namespace attune::cuda {
 
+// "cudaMalloc: out of memory (cudaErrorMemoryAllocation)". Clears the runtime's last error, so that the next call does
+// not see it.
+Status status_of(std::string_view call, cudaError_t);
 // "sm80_forward: cudaMemsetAsync: out of memory (cudaErrorMemoryAllocation), in: forward bf16 ..."
 Status failed(std::string_view who, const char* call, cudaError_t, const Problem&);
 
 // The error of the previous launch, if any.
-inline Status last_error(const char* kernel) {
-  const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return Status::good();
-  return Status::no(kernel, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
-}
+inline Status last_error(const char* kernel) { return status_of(kernel, cudaGetLastError()); }
 
 // The GPUs on which the dynamic shared memory limit of one kernel is already raised, one bit each. Two threads that
 // raise it at once do the same work twice.
@@ -35,7 +34,7 @@ struct Launch {
   int shared_most = 0;     // largest request of any launch of this kernel, if they differ
   int device = 0;          // the current one
   void* stream = nullptr;
-  bool early = false;      // may start while the previous kernel ends, and waits for it itself; from sm_90 on
+  bool dependent = false;  // may start while the previous kernel ends, and waits for it itself; from sm_90 on
 };
 // `params` is the single parameter of the kernel.
 Status launch(const Launch&, const Problem&, const void* params);

@@ -6,7 +6,7 @@
 
 #include "core/divisor.h"
 #include "core/mask.h"
-#include "machine/cuda/runtime.h"
+#include "machine/cuda/launch.h"
 #include "machine/layer_ops.h"
 
 namespace attune::cuda {
@@ -217,13 +217,13 @@ __global__ void __launch_bounds__(kThreads) column_sum_kernel(const __grid_const
   });
 }
 
-struct JoinParams {
+struct SumParams {
   const float* scratch;
   float* to[2];
   int sums, parts, width;
   float keep;
 };
-__global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ JoinParams p) {
+__global__ void __launch_bounds__(kThreads) combine_sums_kernel(const __grid_constant__ SumParams p) {
   const int n = int(blockIdx.x) * kThreads + int(threadIdx.x), which = n / p.width, d = n % p.width;
   if (which >= p.sums || !p.to[which]) return;
   float all = 0.f;
@@ -368,7 +368,7 @@ Params<Args> params(const Args& a, const Tensor& rows, int64_t pieces) {
 
 Status too_many(const char* what, const Tensor& t) {
   const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
-  return rows <= INT32_MAX ? Status::good() : Status::no(what, ": ", rows, " rows are over 2^31 - 1");
+  return rows <= INT32_MAX ? Status::good() : Status::unsupported(what, ": ", rows, " rows are over 2^31 - 1");
 }
 
 // The kernel for a dtype, with 16 bytes at once or single elements.
@@ -392,11 +392,9 @@ template <class P>
 Status start(void (*kernel)(P), const P& p, int64_t blocks, const Tensor& on, void* stream, const char* what) {
   if (!blocks) return Status::good();
   const DeviceGuard use(on.device_index);
-  if (!use.status.ok()) return Status::no(what, ": ", use.status.message);
+  if (!use.status.ok()) return use.status.after(what, ": ");
   kernel<<<unsigned(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
-  const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return Status::good();
-  return Status::no(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  return last_error(what);
 }
 
 int64_t grid_of(int64_t pieces) {
@@ -404,12 +402,12 @@ int64_t grid_of(int64_t pieces) {
   return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 
-Status join_sums(const float* scratch, const Tensor& first, const Tensor& second, int sums, int parts, int width,
+Status combine_sums(const float* scratch, const Tensor& first, const Tensor& second, int sums, int parts, int width,
                  float keep, void* stream) {
-  const JoinParams p{scratch, {static_cast<float*>(first.data), static_cast<float*>(second.data)}, sums, parts, width,
+  const SumParams p{scratch, {static_cast<float*>(first.data), static_cast<float*>(second.data)}, sums, parts, width,
                      keep};
-  return start(join_kernel, p, ceil_div(int64_t(sums) * width, kThreads), first.data ? first : second, stream,
-               "join_sums");
+  return start(combine_sums_kernel, p, ceil_div(int64_t(sums) * width, kThreads), first.data ? first : second, stream,
+               "combine_sums");
 }
 
 }  // namespace
@@ -430,7 +428,7 @@ Status normalize_backward(const NormalizeBackward& a, void* stream) {
     const auto kernel = kernel_of(a.x.dtype, [](auto m) { return norm_sums_kernel<typename decltype(m)::type>; });
     const int64_t blocks = ceil_div(width, kColumns) * p.parts;
     if (Status s = start(kernel, p, blocks, a.x, stream, "norm_sums"); !s.ok()) return s;
-    if (Status s = join_sums(a.scratch, a.d_weight, a.d_bias, 2, p.parts, width, a.keep_sums, stream); !s.ok())
+    if (Status s = combine_sums(a.scratch, a.d_weight, a.d_bias, 2, p.parts, width, a.keep_sums, stream); !s.ok())
       return s;
   }
   if (!a.dx.data) return Status::good();
@@ -445,7 +443,7 @@ Status column_sum(const ColumnSum& a, void* stream) {
   const int width = a.x.extent.dim;
   const auto kernel = kernel_of(a.x.dtype, [](auto m) { return column_sum_kernel<typename decltype(m)::type>; });
   if (Status s = start(kernel, p, ceil_div(width, kColumns) * p.parts, a.x, stream, "column_sum"); !s.ok()) return s;
-  return join_sums(a.scratch, a.sum, {}, 1, p.parts, width, a.keep, stream);
+  return combine_sums(a.scratch, a.sum, {}, 1, p.parts, width, a.keep, stream);
 }
 
 Status rotate(const Rotate& a, void* stream) {

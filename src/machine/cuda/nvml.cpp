@@ -86,11 +86,11 @@ std::string slowed_by(uint64_t reasons) {
 
 Status Nvml::open(const std::string& pci) {
   const Functions& f = nvml();
-  if (!f.missed.empty()) return Status::no("NVML: ", f.missed);
-  if (f.start) return Status::no("NVML: nvmlInit_v2: ", f.text(f.start));
+  if (!f.missed.empty()) return Status::unsupported("NVML: ", f.missed);
+  if (f.start) return Status::failure(Code::device, "NVML: nvmlInit_v2: ", f.text(f.start));
   if (const int error = f.by_pci(pci.c_str(), &device_); error) {
     device_ = nullptr;
-    return Status::no("NVML: the GPU at ", pci, ": ", f.text(error));
+    return Status::failure(Code::device, "NVML: the GPU at ", pci, ": ", f.text(error));
   }
   return Status::good();
 }

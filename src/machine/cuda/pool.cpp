@@ -9,17 +9,10 @@
 #include <string_view>
 #include <utility>
 
-#include "machine/cuda/runtime.h"
+#include "machine/cuda/launch.h"
 
 namespace attune::cuda {
 namespace {
-
-// Clears the runtime's last error, so that the next call does not see it.
-Status said(const char* call, cudaError_t error) {
-  if (error == cudaSuccess) return Status::good();
-  (void)cudaGetLastError();
-  return Status::no(call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
-}
 
 cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
@@ -49,23 +42,24 @@ Status driver_take(void* self, size_t bytes, void* stream, void*& out, bool& ful
   const Relaxed relaxed;
   const cudaError_t error = cudaMallocFromPoolAsync(&out, bytes, of(self).from, stream_of(stream));
   full = error == cudaErrorMemoryAllocation;
-  return said("cudaMallocFromPoolAsync", error);
+  return status_of("cudaMallocFromPoolAsync", error);
 }
 Status driver_give(void*, void* data, void* stream) {
   const Relaxed relaxed;
-  return said("cudaFreeAsync", cudaFreeAsync(data, stream_of(stream)));
+  return status_of("cudaFreeAsync", cudaFreeAsync(data, stream_of(stream)));
 }
 Status driver_mark(void*, void* stream, void*& event) {
   if (!event) {
     const Relaxed relaxed;
     cudaEvent_t made = nullptr;
-    if (Status s = said("cudaEventCreate", cudaEventCreateWithFlags(&made, cudaEventDisableTiming)); !s.ok()) return s;
+    const cudaError_t error = cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
+    if (Status s = status_of("cudaEventCreateWithFlags", error); !s.ok()) return s;
     event = made;
   }
-  return said("cudaEventRecord", cudaEventRecord(event_of(event), stream_of(stream)));
+  return status_of("cudaEventRecord", cudaEventRecord(event_of(event), stream_of(stream)));
 }
 Status driver_wait(void*, void* stream, void* event) {
-  return said("cudaStreamWaitEvent", cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
+  return status_of("cudaStreamWaitEvent", cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
 }
 bool driver_passed(void*, void* event) {
   const Relaxed relaxed;
@@ -75,12 +69,12 @@ bool driver_passed(void*, void* event) {
 }
 Status driver_finish(void*) {
   const Relaxed relaxed;
-  return said("cudaDeviceSynchronize", cudaDeviceSynchronize());
+  return status_of("cudaDeviceSynchronize", cudaDeviceSynchronize());
 }
 Status driver_shrink(void* self, size_t keep) {
   const Relaxed relaxed;
-  if (Status s = said("cudaStreamSynchronize", cudaStreamSynchronize(of(self).side)); !s.ok()) return s;
-  return said("cudaMemPoolTrimTo", cudaMemPoolTrimTo(of(self).from, keep));
+  if (Status s = status_of("cudaStreamSynchronize", cudaStreamSynchronize(of(self).side)); !s.ok()) return s;
+  return status_of("cudaMemPoolTrimTo", cudaMemPoolTrimTo(of(self).from, keep));
 }
 size_t driver_held(void* self) {
   uint64_t bytes = 0;
@@ -99,12 +93,13 @@ Status open(int index, std::unique_ptr<GpuPool>& out) {
   pool->keeps = wanted == "attune";
 
   Device found;
-  if (Status s = device(index, found); !s.ok()) return Status::no("memory: cuda:", index, ": ", s.message);
+  if (Status s = device(index, found); !s.ok()) return s.after("memory: cuda:", index, ": ");
   const Relaxed relaxed;
   int has_pools = 0;
   const cudaError_t asked = cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, index);
-  if (Status s = said("cudaDeviceGetAttribute", asked); !s.ok()) return s;
-  if (!has_pools) return Status::no("memory: the driver has no memory pools on cuda:", index, " (", found.name, ")");
+  if (Status s = status_of("cudaDeviceGetAttribute", asked); !s.ok()) return s;
+  if (!has_pools)
+    return Status::unsupported("memory: the driver has no memory pools on cuda:", index, " (", found.name, ")");
   size_t all = 0;
   if (Status s = memory_of(index, all); !s.ok()) return s;
   cudaMemPoolProps props{};
@@ -112,13 +107,13 @@ Status open(int index, std::unique_ptr<GpuPool>& out) {
   props.handleTypes = cudaMemHandleTypeNone;
   props.location.type = cudaMemLocationTypeDevice;
   props.location.id = index;
-  if (Status s = said("cudaMemPoolCreate", cudaMemPoolCreate(&pool->from, &props)); !s.ok()) return s;
+  if (Status s = status_of("cudaMemPoolCreate", cudaMemPoolCreate(&pool->from, &props)); !s.ok()) return s;
   // Unused memory beyond this threshold goes back to the system at the driver's next synchronization. The default is 0,
   // which would map large buffers anew after each one.
   uint64_t threshold = all / 16;
   (void)cudaMemPoolSetAttribute(pool->from, cudaMemPoolAttrReleaseThreshold, &threshold);
   const cudaError_t streamed = cudaStreamCreateWithFlags(&pool->side, cudaStreamNonBlocking);
-  if (Status s = said("cudaStreamCreateWithFlags", streamed); !s.ok()) {
+  if (Status s = status_of("cudaStreamCreateWithFlags", streamed); !s.ok()) {
     (void)cudaMemPoolDestroy(pool->from);
     return s;
   }
@@ -150,8 +145,8 @@ Status find(int index, GpuPool*& out) {
 
 Status is_captured(void* stream, bool& out) {
   cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
-  if (Status s = said("cudaStreamIsCapturing", cudaStreamIsCapturing(stream_of(stream), &now)); !s.ok())
-    return Status::no("memory: ", s.message);
+  if (Status s = status_of("cudaStreamIsCapturing", cudaStreamIsCapturing(stream_of(stream), &now)); !s.ok())
+    return s.after("memory: ");
   if (now == cudaStreamCaptureStatusInvalidated) return Status::no("memory: the capture of this stream has failed");
   out = now == cudaStreamCaptureStatusActive;
   return Status::good();
@@ -168,8 +163,8 @@ uint64_t thread_id() {
 Status identify(PoolStream& stream) {
   if (stream.handle == cudaStreamPerThread) return stream.id = thread_id(), Status::good();
   unsigned long long id = 0;
-  if (Status s = said("cudaStreamGetId", cudaStreamGetId(stream_of(stream.handle), &id)); !s.ok())
-    return Status::no("memory: ", s.message);
+  if (Status s = status_of("cudaStreamGetId", cudaStreamGetId(stream_of(stream.handle), &id)); !s.ok())
+    return s.after("memory: ");
   stream.id = id;
   return Status::good();
 }
@@ -178,7 +173,7 @@ Status identify(PoolStream& stream) {
 template <class F>
 Status with(int index, F f) {
   const DeviceGuard use(index);
-  if (!use.status.ok()) return Status::no("memory: cuda:", index, ": ", use.status.message);
+  if (!use.status.ok()) return use.status.after("memory: cuda:", index, ": ");
   GpuPool* pool = nullptr;
   if (Status s = find(index, pool); !s.ok()) return s;
   return f(*pool);
@@ -187,7 +182,7 @@ Status with(int index, F f) {
 Status allocate_from(GpuPool& pool, size_t bytes, PoolStream& on, void*& out) {
   if (Status s = identify(on); !s.ok()) return s;
   Status s = pool.blocks->allocate(bytes, on, out);
-  return s.ok() ? s : Status::no(s.message, ", on cuda:", pool.index);
+  return s.ok() ? s : Status::failure(s.code, s.message, ", on cuda:", pool.index);
 }
 
 constexpr std::string_view kWhyNot = ": a graph would use its address again; allocate and free outside of the capture";
@@ -239,9 +234,10 @@ Status Borrowed::take(int index, size_t bytes, void* stream) {
     index_ = index, on_.handle = stream;
     if (!captured_) return allocate_from(pool, bytes, on_, data_);
     pool.graph_buffers.fetch_add(1, std::memory_order_relaxed);
-    Status s = said("cudaMallocFromPoolAsync", cudaMallocFromPoolAsync(&data_, bytes, pool.from, stream_of(stream)));
+    const cudaError_t error = cudaMallocFromPoolAsync(&data_, bytes, pool.from, stream_of(stream));
+    const Status s = status_of("cudaMallocFromPoolAsync", error);
     if (!s.ok()) data_ = nullptr;
-    return s.ok() ? s : Status::no("memory: ", bytes, " bytes inside a capture on cuda:", index, ": ", s.message);
+    return s.after("memory: ", bytes, " bytes inside a capture on cuda:", index, ": ");
   });
 }
 

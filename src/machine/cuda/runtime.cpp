@@ -8,16 +8,13 @@
 #include "machine/cuda/launch.h"
 
 namespace attune::cuda {
-namespace {
 
-// Clears the runtime's last error, so that the next call does not see it.
-Status said(std::string_view what, cudaError_t error) {
+Status status_of(std::string_view call, cudaError_t error) {
   if (error == cudaSuccess) return Status::good();
   (void)cudaGetLastError();
-  return Status::no(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  const Code code = error == cudaErrorMemoryAllocation ? Code::out_of_memory : Code::device;
+  return Status::failure(code, call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
 }
-
-}  // namespace
 
 std::string_view built_for() { return ATTUNE_CUDA_BUILT_FOR; }
 
@@ -26,8 +23,8 @@ Status has_code(int arch) {
   for (const int code : kBuilt)
     if (code / 10 == arch / 10 && code <= arch) return Status::good();
   if (kPtx && kPtx <= arch) return Status::good();
-  return Status::no("this build of attune has GPU code for ", built_for(), ", and the GPU is sm_", arch,
-                    "; ATTUNE_CUDA_ARCHS says what is built");
+  return Status::unsupported("this build of attune has GPU code for ", built_for(), ", but the GPU is sm_", arch,
+                             "; ATTUNE_CUDA_ARCHS selects what is built");
 }
 
 Status count(int& out) {
@@ -35,15 +32,17 @@ Status count(int& out) {
   const cudaError_t error = cudaGetDeviceCount(&out);
   if (error == cudaSuccess && out > 0) return Status::good();
   out = 0;
-  if (error == cudaSuccess || error == cudaErrorNoDevice) return Status::no("there is no NVIDIA GPU here");
+  if (error == cudaSuccess || error == cudaErrorNoDevice) 
+    return Status::unsupported("there is no NVIDIA GPU here");
   if (error == cudaErrorInsufficientDriver) {
     (void)cudaGetLastError();
     int driver = 0;
-    if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver) return Status::no("there is no NVIDIA driver here");
-    return Status::no("the NVIDIA driver is for CUDA ", driver / 1000, ".", driver % 1000 / 10, ", this build needs ",
-                      CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
+      return Status::unsupported("there is no NVIDIA driver here");
+    return Status::unsupported("the NVIDIA driver supports CUDA ", driver / 1000, ".", driver % 1000 / 10,
+                               ", but this build requires ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
   }
-  return said("cudaGetDeviceCount", error);
+  return status_of("cudaGetDeviceCount", error);
 }
 
 Status device(int index, Device& out) {
@@ -52,8 +51,8 @@ Status device(int index, Device& out) {
   if (index < 0 || index >= all)
     return Status::no("there ", all == 1 ? "is one GPU, cuda:0" : join("are ", all, " GPUs, from cuda:0 on"));
   cudaDeviceProp found;
-  if (Status s = said("cudaGetDeviceProperties", cudaGetDeviceProperties(&found, index)); !s.ok()) return s;
-  if (Status s = has_code(found.major * 10 + found.minor); !s.ok()) return Status::no(found.name, ": ", s.message);
+  if (Status s = status_of("cudaGetDeviceProperties", cudaGetDeviceProperties(&found, index)); !s.ok()) return s;
+  if (Status s = has_code(found.major * 10 + found.minor); !s.ok()) return s.after(found.name, ": ");
   out = {.kind = DeviceKind::cuda,
          .index = index,
          .arch = found.major * 10 + found.minor,
@@ -66,13 +65,13 @@ Status memory_of(int index, size_t& bytes) {
   const DeviceGuard use(index);
   size_t free = 0;
   if (!use.status.ok()) return use.status;
-  return said("cudaMemGetInfo", cudaMemGetInfo(&free, &bytes));
+  return status_of("cudaMemGetInfo", cudaMemGetInfo(&free, &bytes));
 }
 
 DeviceGuard::DeviceGuard(int index) {
   int now = 0;
-  if (status = said("cudaGetDevice", cudaGetDevice(&now)); !status.ok() || now == index) return;
-  if (status = said("cudaSetDevice", cudaSetDevice(index)); status.ok()) before_ = now;
+  if (status = status_of("cudaGetDevice", cudaGetDevice(&now)); !status.ok() || now == index) return;
+  if (status = status_of("cudaSetDevice", cudaSetDevice(index)); status.ok()) before_ = now;
 }
 
 DeviceGuard::~DeviceGuard() {
@@ -90,8 +89,8 @@ Status Memory::allocate(int index, size_t bytes) {
   const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   void* place = nullptr;
-  if (Status s = said("cudaMalloc", cudaMalloc(&place, bytes ? bytes : 1)); !s.ok())
-    return Status::no(s.message, " for ", bytes, " bytes on cuda:", index);
+  if (Status s = status_of("cudaMalloc", cudaMalloc(&place, bytes ? bytes : 1)); !s.ok())
+    return Status::failure(s.code, s.message, " for ", bytes, " bytes on cuda:", index);
   data_ = static_cast<std::byte*>(place), bytes_ = bytes, index_ = index;
   return Status::good();
 }
@@ -106,7 +105,7 @@ Status OwnStream::open(int index) {
   const DeviceGuard use(index);
   if (!use.status.ok()) return use.status;
   cudaStream_t made = nullptr;
-  const Status s = said("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  const Status s = status_of("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
   if (s.ok()) stream_ = made, index_ = index;
   return s;
 }
@@ -114,39 +113,40 @@ Status OwnStream::open(int index) {
 Status copy_to(void* gpu, const void* host, size_t bytes, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const cudaError_t error = cudaMemcpyAsync(gpu, host, bytes, cudaMemcpyHostToDevice, on);
-  if (error != cudaSuccess) return said("cudaMemcpyAsync", error);
+  if (error != cudaSuccess) return status_of("cudaMemcpyAsync", error);
   return wait(stream);
 }
 
 Status copy_from(void* host, const void* gpu, size_t bytes, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const cudaError_t error = cudaMemcpyAsync(host, gpu, bytes, cudaMemcpyDeviceToHost, on);
-  if (error != cudaSuccess) return said("cudaMemcpyAsync", error);
+  if (error != cudaSuccess) return status_of("cudaMemcpyAsync", error);
   return wait(stream);
 }
 
 Status wait(void* stream) {
-  return said("cudaStreamSynchronize", cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+  return status_of("cudaStreamSynchronize", cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
 }
 
 Status wait_all(int index) {
   const DeviceGuard use(index);
-  return use.status.ok() ? said("cudaDeviceSynchronize", cudaDeviceSynchronize()) : use.status;
+  return use.status.ok() ? status_of("cudaDeviceSynchronize", cudaDeviceSynchronize()) : use.status;
 }
 
 Status reachable(const void* address, int index, std::string_view what) {
   cudaPointerAttributes found;
-  if (Status s = said("cudaPointerGetAttributes", cudaPointerGetAttributes(&found, address)); !s.ok())
-    return Status::no(what, ": ", s.message);
+  if (Status s = status_of("cudaPointerGetAttributes", cudaPointerGetAttributes(&found, address)); !s.ok())
+    return s.after(what, ": ");
   if (found.type == cudaMemoryTypeUnregistered)
-    return Status::no(what, ": is said to be on cuda:", index, ", and its address is not memory of a GPU");
+    return Status::no(what, ": is given as on cuda:", index, ", but its address is not GPU memory");
   if (found.type == cudaMemoryTypeDevice && found.device != index)
-    return Status::no(what, ": is said to be on cuda:", index, ", and its address is on cuda:", found.device);
+    return Status::no(what, ": is given as on cuda:", index, ", but its address is on cuda:", found.device);
   return Status::good();
 }
 
 Status failed(std::string_view who, const char* call, cudaError_t error, const Problem& p) {
-  return Status::no(said(join(who, ": ", call), error).message, ", in: ", name(p));
+  const Status s = status_of(join(who, ": ", call), error);
+  return Status::failure(s.code, s.message, ", in: ", name(p));
 }
 
 uint64_t launch_tag() {
@@ -177,12 +177,12 @@ Status launch(const Launch& l, const Problem& p, const void* params) {
   config.dynamicSmemBytes = size_t(l.shared_bytes);
   config.stream = static_cast<cudaStream_t>(l.stream);
   // Requests the shared-memory carve-out that the previous kernel probably has, so that both can share an SM.
-  cudaLaunchAttribute early[2]{};
-  early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early[0].val.programmaticStreamSerializationAllowed = 1;
-  early[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-  config.attrs = early, config.numAttrs = l.early ? 2 : 0;
+  cudaLaunchAttribute dependent[2]{};
+  dependent[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent[0].val.programmaticStreamSerializationAllowed = 1;
+  dependent[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  dependent[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  config.attrs = dependent, config.numAttrs = l.dependent ? 2 : 0;
   void* all[] = {const_cast<void*>(params)};
   const cudaError_t error = cudaLaunchKernelExC(&config, l.kernel, all);
   return error == cudaSuccess ? Status::good() : failed(l.who, "cudaLaunchKernelExC", error, p);

@@ -11,7 +11,7 @@ Status find(decltype(cuTensorMapEncodeTiled)*& encode) {
   static const Library driver({"libcuda.so.1", "libcuda.so"}, {"cuTensorMapEncodeTiled"});
   static const auto found = driver.function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   encode = found;
-  return found ? Status::good() : Status::no("cuTensorMapEncodeTiled: ", driver.missed());
+  return found ? Status::good() : Status::unsupported("cuTensorMapEncodeTiled: ", driver.missed());
 }
 
 }  // namespace
@@ -24,8 +24,8 @@ Status mappable(std::string_view who, Role r, const Tensor& t) {
       {t.stride.head, t.extent.head, "head"}};
   for (const auto& [step, extent, axis] : axes)
     if (step <= 0 && extent > 1)
-      return Status::no(who, ": ", name(r), " has a ", axis, " stride of ", step, " over an extent of ", extent,
-                        ", and a tensor map takes only positive ones");
+      return Status::unsupported(who, ": ", name(r), " has a ", axis, " stride of ", step, " over an extent of ",
+                                 extent, "; a tensor map requires a positive stride");
   return Status::good();
 }
 
@@ -45,8 +45,9 @@ Status tensor_map(const Tensor& t, int rows, CUtensorMap& out, int heads) {
       encode(&out, type, 4, t.data, extent, stride, box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return Status::good();
-  return Status::no("cuTensorMapEncodeTiled refuses a tensor of ", e.batch, " x ", e.seq, " x ", e.head, " x ", e.dim,
-                    " with strides ", t.stride.batch, ", ", t.stride.seq, ", ", t.stride.head, ": error ", int(result));
+  return Status::failure(Code::device, "cuTensorMapEncodeTiled refuses a tensor of ", e.batch, " x ", e.seq, " x ",
+                         e.head, " x ", e.dim, " with strides ", t.stride.batch, ", ", t.stride.seq, ", ",
+                         t.stride.head, ": error ", int(result));
 }
 
 Status line_map(const float* data, int64_t columns, int rows, int batch, int count, CUtensorMap& out) {
@@ -60,8 +61,8 @@ Status line_map(const float* data, int64_t columns, int rows, int batch, int cou
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return Status::good();
-  return Status::no("cuTensorMapEncodeTiled refuses ", batch, " x ", rows, " lines of ", columns, " numbers: error ",
-                    int(result));
+  return Status::failure(Code::device, "cuTensorMapEncodeTiled refuses ", batch, " x ", rows, " lines of ", columns,
+                         " numbers: error ", int(result));
 }
 
 }  // namespace attune::cuda

@@ -8,7 +8,7 @@
 #include "core/mask.h"
 #include "core/softmax.h"
 #include "machine/cuda/vec16.h"
-#include "machine/cuda/runtime.h"
+#include "machine/cuda/launch.h"
 #include "machine/tensor_ops.h"
 
 namespace attune::cuda {
@@ -115,17 +115,15 @@ int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq
 template <class Params>
 Status start(void (*kernel)(Params), const Params& params, int64_t blocks, int device, void* stream, const char* who) {
   const DeviceGuard use(device);
-  if (!use.status.ok()) return Status::no(who, ": ", use.status.message);
+  if (!use.status.ok()) return use.status.after(who, ": ");
   kernel<<<unsigned(std::min(blocks, kMostBlocks)), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(params);
-  const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return Status::good();
-  return Status::no(who, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  return last_error(who);
 }
 
 }  // namespace
 
 Status combine(const Combine& c, void* stream) {
-  if (rows_of(c.to) > kMostRows) return Status::no("combine: ", rows_of(c.to), " rows are over 2^31 - 1");
+  if (rows_of(c.to) > kMostRows) return Status::unsupported("combine: ", rows_of(c.to), " rows are over 2^31 - 1");
   const bool reads = c.factor != 0.f, fast = aligned16(c.to) && (!reads || aligned16(c.from));
   const bool twice = c.to.dtype == DType::f64 || (reads && c.from.dtype == DType::f64);
   const int64_t pieces = c.to.extent.dim / (fast ? 4 : 1), all = rows_of(c.to) * pieces;
@@ -137,7 +135,7 @@ Status combine(const Combine& c, void* stream) {
 }
 
 Status merge(const Merge& m, void* stream) {
-  if (rows_of(m.out) > kMostRows) return Status::no("merge: ", rows_of(m.out), " rows are over 2^31 - 1");
+  if (rows_of(m.out) > kMostRows) return Status::unsupported("merge: ", rows_of(m.out), " rows are over 2^31 - 1");
   const bool fast = aligned16(m.out) && aligned16(m.out_part);
   MergeParams x{.m = m, .rows = Rows(m.out), .lanes = 1};
   while (x.lanes < 32 && x.lanes * (fast ? 4 : 1) < m.out.extent.dim) x.lanes *= 2;

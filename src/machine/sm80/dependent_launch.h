@@ -1,11 +1,11 @@
 // Programmatic dependent launch, from sm_90 on: the second of two kernels starts early. On earlier GPUs these functions
-// are empty, and the second kernel is launched in plain order (cuda/launch.h, Launch::early).
+// are empty, and the second kernel is launched in plain order (cuda/launch.h, Launch::dependent).
 #pragma once
 
 namespace attune::sm80 {
 
 // True if this GPU runs code for sm_90 or later: native code of this build, or its PTX.
-constexpr bool starts_early(int arch) {
+constexpr bool supports_dependent_launch(int arch) {
   for (const int built : {__CUDA_ARCH_LIST__})
     if (built >= 900 && built / 10 <= arch) return true;
   return false;

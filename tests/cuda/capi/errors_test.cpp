@@ -43,7 +43,7 @@ TEST_F(Errors, memory_of_the_host_is_seen_by_the_check) {
   std::vector<char> host(1 << 20);
   given.tensor[ATTUNE_K].data = host.data();
   EXPECT_EQ(attune_check(&given.problem, &given.args), 1);
-  EXPECT_STREQ(attune_last_error(), "k: is said to be on cuda:0, and its address is not memory of a GPU");
+  EXPECT_STREQ(attune_last_error(), "k: is given as on cuda:0, but its address is not GPU memory");
 }
 
 TEST_F(Errors, a_gpu_that_is_not_there_is_named) {

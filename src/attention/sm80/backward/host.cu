@@ -161,7 +161,7 @@ class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
       : p_(plan.problem), a_(a), chosen_(choose(p_, plan.device)), stream_(stream), type_(p_.dtype.q == DType::bf16),
-        place_{a[Role::q].device_index, plan.device.arch}, early_(sm80::starts_early(plan.device.arch)) {
+        place_{a[Role::q].device_index, plan.device.arch}, dependent_(sm80::supports_dependent_launch(plan.device.arch)) {
     const Scratch scratch = carve(ws, p_, chosen_);
     x_.problem = p_, x_.args = dense(a);
     x_.uniform = p_.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
@@ -205,9 +205,9 @@ class Run {
   }
 
  private:
-  // early: programmatic dependent launch; the kernel waits for its predecessor itself.
+  // dependent: programmatic dependent launch; the kernel waits for its predecessor itself.
   Status start(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads, int shared_bytes,
-               const auto& params, bool early = false) const {
+               const auto& params, bool dependent = false) const {
     if (!blocks) return Status::good();
     return cuda::launch({.who = kWho,
                          .kernel = kernel,
@@ -217,7 +217,7 @@ class Run {
                          .shared_bytes = shared_bytes,
                          .device = a_[Role::q].device_index,
                          .stream = stream_,
-                         .early = early},
+                         .dependent = dependent},
                         p_, &params);
   }
   void make_list(const Scratch& scratch) {
@@ -240,8 +240,8 @@ class Run {
     for (int b = 0; b < rounds; ++b) {
       x_.first_batch = b;
       const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one_ ? 1 : p_.batch);
-      const bool early = early_ && b == 0;
-      if (Status s = start(address(k.function[type_]), k.ready[type_], blocks, k.threads, k.shared_bytes, x_, early);
+      const bool dependent = dependent_ && b == 0;
+      if (Status s = start(address(k.function[type_]), k.ready[type_], blocks, k.threads, k.shared_bytes, x_, dependent);
           !s.ok())
         return s;
     }
@@ -260,7 +260,7 @@ class Run {
   const Stream stream_;
   const int type_;
   const sm80::Place place_;
-  const bool early_;
+  const bool dependent_;
   BlockBuild list_{};        // list by key block, if this run builds it
   bool one_by_one_ = false;  // sequences share keys and sums must have a fixed order
   BackwardParams x_{};
@@ -284,7 +284,7 @@ Status start(std::string_view who, const void* kernel, cuda::SharedMemoryOptIn& 
              const BackwardParams& x, Place place, Stream stream) {
   if (!blocks) return Status::good();
   return cuda::launch({.who = who, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = 256,
-                       .device = place.device, .stream = stream, .early = starts_early(place.arch)},
+                       .device = place.device, .stream = stream, .dependent = supports_dependent_launch(place.arch)},
                       x.problem, &x);
 }
 

@@ -184,7 +184,7 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
                        .threads = kMergeThreads,
                        .device = device,
                        .stream = stream,
-                       .early = sm80::starts_early(plan.device.arch)},
+                       .dependent = sm80::supports_dependent_launch(plan.device.arch)},
                       p, &params);
 }
 

@@ -77,7 +77,7 @@ Status merge(const Plan& plan, const Args& a, const sm80::SelectedParams& x, Str
                        .threads = sm80::kMergeThreads,
                        .device = a[Role::q].device_index,
                        .stream = stream,
-                       .early = sm80::starts_early(plan.device.arch)},
+                       .dependent = sm80::supports_dependent_launch(plan.device.arch)},
                       p, &params);
 }
 

@@ -11,7 +11,7 @@ Status combine_dkdv(const cuda::Launcher& launch, const Problem& p, const Combin
                  .ready = &ready[bf16],
                  .blocks = combine_blocks(x, p.batch),
                  .threads = kSplitWarps * 32,
-                 .early = true},
+                 .dependent = true},
                 x);
 }
 

@@ -258,7 +258,7 @@ class Run {
                     .blocks = blocks(x),
                     .threads = kernel_.threads,
                     .shared_bytes = kernel_.shared_bytes,
-                    .early = true},
+                    .dependent = true},
                    x);
   }
   Status combine() const {

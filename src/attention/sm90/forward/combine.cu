@@ -76,7 +76,7 @@ Status combine_partials(const cuda::Launcher& launch, DType dtype, const Combine
                  .ready = &ready[bf16],
                  .blocks = int64_t(x.stream_k.tiles) * (x.dim / (8 * kMatrices)),
                  .threads = x.warps * 32,
-                 .early = true},
+                 .dependent = true},
                 x);
 }
 

@@ -385,7 +385,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (schedule.tabled)
     if (Status s = build_table(launcher, p, k, call, buffers.table, blocks, x); !s.ok()) return s;
   cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
-  launch.blocks = blocks, launch.early = true;
+  launch.blocks = blocks, launch.dependent = true;
   if (Status s = launcher(launch, x); !s.ok() || !schedule.stream_k.tiles) return s;
   return combine_tiles(launcher, p, k, a[Role::out], x);
 }

@@ -72,7 +72,7 @@ Status split_kv_run(std::string_view who, const Plan& plan, const Args& a, Strea
   const cuda::Launcher launcher(who, p, a[Role::q].device_index, stream);
   if (!launcher.status.ok()) return launcher.status;
   cuda::Launch launch = cuda::launch_of(*k, p.dtype.q);
-  launch.blocks = std::min(plan.device.units * k->blocks_per_sm, x.tiles), launch.early = true;
+  launch.blocks = std::min(plan.device.units * k->blocks_per_sm, x.tiles), launch.dependent = true;
   return launcher(launch, x);
 }
 

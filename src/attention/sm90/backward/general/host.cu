@@ -137,7 +137,7 @@ class Run {
                     .blocks = blocks,
                     .threads = kernel_.threads,
                     .shared_bytes = shared_bytes,
-                    .early = true},
+                    .dependent = true},
                    x_);
   }
 

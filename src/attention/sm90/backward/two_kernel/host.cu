@@ -90,7 +90,7 @@ Status two_kernel_run(std::string_view who, const cuda::Launcher& launch, const 
       blocks = std::min<int64_t>(blocks, plan.device.units);
     if (Status s = launch({.kernel = cuda::address(kernel.rows[type]), .ready = &kernel.rows_ready[type],
                            .blocks = blocks, .threads = kernel.threads, .shared_bytes = kernel.rows_bytes,
-                           .early = true},
+                           .dependent = true},
                           x);
         !s.ok())
       return s;
@@ -105,7 +105,7 @@ Status two_kernel_run(std::string_view who, const cuda::Launcher& launch, const 
   if (Status s = make_stats_map(who, p, stats, x.padded, kernel.queries, x.stats); !s.ok()) return s;
   return launch({.kernel = cuda::address(kernel.keys[type]), .ready = &kernel.keys_ready[type],
                  .blocks = int64_t(x.of_keys.tiles) * x.of_keys.heads, .threads = kernel.threads,
-                 .shared_bytes = kernel.keys_bytes, .early = true},
+                 .shared_bytes = kernel.keys_bytes, .dependent = true},
                 x);
 }
 
