@@ -1,6 +1,8 @@
 // Pre- and postprocessing of the backward kernels that own keys (sm80/backward/kernel.h): their parameters, the kernels
 // before and after them, and the derivative of one pair.
 #pragma once
+#include <algorithm>
+
 #include "attention/gpu/list_order.h"
 #include "attention/tile/row_statistics.h"
 #include "attention/tile/transposed_tile.h"
@@ -276,6 +278,11 @@ static __global__ void __launch_bounds__(256) clear_kernel(const __grid_constant
     if (whole) for (int w = threadIdx.x % 32; w < words; w += 32) reinterpret_cast<uint4*>(to)[w] = {};
     else for (int w = threadIdx.x % 32; w < bytes / 2; w += 32) reinterpret_cast<uint16_t*>(to)[w] = 0;
   }
+}
+// CTAs of clear_kernel.
+inline int64_t clear_blocks(const Tensor& t) {
+  const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
+  return std::min<int64_t>(ceil_div(rows, 8), 65535);
 }
 
 // One pair without options: computes the weight that multiplies dO and the scaled dS from a dot product and dP.

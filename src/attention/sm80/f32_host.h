@@ -5,7 +5,7 @@
 
 #include "attention/sm80/f32.h"
 #include "core/check.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "plan/backend.h"
 
 namespace attune::sm80 {

@@ -4,7 +4,7 @@
 #pragma once
 #include <span>
 
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 
 namespace attune::cuda {
 
@@ -28,11 +28,11 @@ Kernel& kernel_at(const KernelTable<Kernel> (&tables)[N], int number) {
   return *find_kernel(tables, [&](const Kernel&) { return number-- == 0; });
 }
 
-// The caller fills in who, blocks, device and stream.
+// The caller fills in the blocks.
 template <class Kernel>
 Launch launch_of(Kernel& k, DType q) {
   const int type = q == DType::bf16;
-  return {.kernel = reinterpret_cast<const void*>(k.function[type]),
+  return {.kernel = address(k.function[type]),
           .ready = &k.ready[type],
           .threads = k.threads,
           .shared_bytes = k.shared_bytes};

@@ -5,7 +5,7 @@
 #include "attention/gpu/nsa/selected_lists.h"
 #include "core/variant/nsa.h"
 #include "core/workspace.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 
 namespace attune::sm80 {
 
@@ -141,12 +141,9 @@ inline SelectedLists carve_lists(Workspace& ws, const ListBounds& most, int64_t 
   return x;
 }
 
-inline Status transpose_lists(std::string_view who, const SelectedParams& x, const SelectedLists& lists, int device,
-                         void* stream) {
+inline Status transpose_lists(const cuda::Launcher& launcher, const SelectedParams& x, const SelectedLists& lists) {
   const Problem& p = x.problem;
-  const cudaError_t error =
-      cudaMemsetAsync(lists.count, 0, size_t(lists.lists) * sizeof(int), static_cast<cudaStream_t>(stream));
-  if (error != cudaSuccess) return cuda::failed(who, "cudaMemsetAsync", error, p);
+  if (Status s = launcher.zero(lists.count, size_t(lists.lists) * sizeof(int)); !s.ok()) return s;
   const SelectedListParams params{x, lists};
   const int64_t each = ceil_div(int64_t(p.batch) * p.heads_kv * p.len_q, 256);
   static constinit cuda::SharedMemoryOptIn ready[4];
@@ -156,14 +153,9 @@ inline Status transpose_lists(std::string_view who, const SelectedParams& x, con
       {selected_fill_kernel, each, 256},
       {selected_sort_kernel, lists.lists, 256}};
   for (int n = 0; n < 4; ++n)
-    if (Status s = cuda::launch({.who = who,
-                                 .kernel = reinterpret_cast<const void*>(steps[n].kernel),
-                                 .ready = &ready[n],
-                                 .blocks = steps[n].blocks,
-                                 .threads = steps[n].threads,
-                                 .device = device,
-                                 .stream = stream},
-                                p, &params);
+    if (Status s = launcher({.kernel = cuda::address(steps[n].kernel), .ready = &ready[n], .blocks = steps[n].blocks,
+                             .threads = steps[n].threads},
+                            params);
         !s.ok())
       return s;
   return Status::good();

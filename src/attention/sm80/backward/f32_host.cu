@@ -66,8 +66,8 @@ Status shape(Plan& plan, const Planner&) {
 
 class Run {
  public:
-  Run(const Problem& p, const Args& a, Workspace ws, Stream stream)
-      : p_(p), a_(a), kernel_(kernel_of(p)), stream_(stream), precision_(p.precision == Precision::tf32x3) {
+  Run(const Problem& p, const Args& a, Workspace ws, const cuda::Launcher& launcher)
+      : p_(p), a_(a), kernel_(kernel_of(p)), launcher_(launcher), precision_(p.precision == Precision::tf32x3) {
     x_.call = sm80::f32_call(p, a);
     x_.rows = carve(ws, p), x_.padded = int(padded(p));
     x_.shared_keys = p.keys == KeySource::paged || a.given(Role::cache_index);
@@ -76,7 +76,10 @@ class Run {
 
   Status run() {
     static constinit cuda::SharedMemoryOptIn prepare;
-    if (Status s = start(address(sm80::prepare_f32_kernel), prepare, heads(p_) * x_.padded / sm80::kRowsOfPrepare, x_);
+    const int64_t blocks = heads(p_) * x_.padded / sm80::kRowsOfPrepare;
+    if (Status s = launcher_({.kernel = cuda::address(sm80::prepare_f32_kernel), .ready = &prepare, .blocks = blocks,
+                              .threads = 256},
+                             x_);
         !s.ok())
       return s;
     if (a_.given(Role::d_sinks))
@@ -94,35 +97,26 @@ class Run {
   }
 
  private:
-  static const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
-  Status start(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, const auto& params,
-               int threads = 256, int shared_bytes = 0) const {
-    if (!blocks) return Status::good();
-    return cuda::launch({.who = kWho,
-                         .kernel = kernel,
-                         .ready = &ready,
-                         .blocks = blocks,
-                         .threads = threads,
-                         .shared_bytes = shared_bytes,
-                         .device = a_[Role::q].device_index,
-                         .stream = stream_},
-                        p_, &params);
-  }
   Status sinks() const {
     static constinit cuda::SharedMemoryOptIn ready;
     sm80::BackwardParams x{};
     x.problem = p_, x.args = x_.call.args, x.rows = x_.rows, x.padded = x_.padded, x.running = x_.running;
-    return start(address(sm80::sink_kernel), ready, p_.heads_q, x);
+    return launcher_({.kernel = cuda::address(sm80::sink_kernel), .ready = &ready, .blocks = p_.heads_q,
+                      .threads = 256},
+                     x);
   }
   Status clear(const Tensor& t) const {
     static constinit cuda::SharedMemoryOptIn ready;
-    const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
-    return start(address(sm80::clear_kernel), ready, std::min<int64_t>(ceil_div(rows, 8), 65535), t);
+    return launcher_({.kernel = cuda::address(sm80::clear_kernel), .ready = &ready, .blocks = sm80::clear_blocks(t),
+                      .threads = 256},
+                     t);
   }
   Status rows() {
     x_.call.tiles = int(row_tiles(p_));
-    return start(address(kernel_.rows[precision_]), kernel_.rows_ready[precision_], x_.call.tiles * heads(p_), x_,
-                 kernel_.threads, kernel_.shared_bytes);
+    return launcher_({.kernel = cuda::address(kernel_.rows[precision_]), .ready = &kernel_.rows_ready[precision_],
+                      .blocks = x_.call.tiles * heads(p_), .threads = kernel_.threads,
+                      .shared_bytes = kernel_.shared_bytes},
+                     x_);
   }
   Status keys() {
     x_.call.tiles = int(key_tiles(p_));
@@ -131,8 +125,10 @@ class Run {
     const int64_t blocks = int64_t(x_.call.tiles) * p_.heads_kv * kernel_.parts * (one_by_one ? 1 : p_.batch);
     for (int b = 0; b < rounds; ++b) {
       x_.call.first_batch = b;
-      if (Status s = start(address(kernel_.keys[precision_]), kernel_.keys_ready[precision_], blocks, x_,
-                           kernel_.threads, kernel_.shared_bytes);
+      if (Status s = launcher_({.kernel = cuda::address(kernel_.keys[precision_]),
+                                .ready = &kernel_.keys_ready[precision_], .blocks = blocks,
+                                .threads = kernel_.threads, .shared_bytes = kernel_.shared_bytes},
+                               x_);
           !s.ok())
         return s;
     }
@@ -142,15 +138,14 @@ class Run {
   const Problem& p_;
   const Args& a_;
   Kernel& kernel_;
-  const Stream stream_;
+  const cuda::Launcher& launcher_;
   const int precision_;
   F32Gradients x_{};
 };
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  const cuda::DeviceGuard use(a[Role::q].device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
-  return Run(plan.problem, a, ws, stream).run();
+  const cuda::Launcher launcher(kWho, plan.problem, a[Role::q].device_index, stream);
+  return launcher.status.ok() ? Run(plan.problem, a, ws, launcher).run() : launcher.status;
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 #include <initializer_list>
 
 #include "attention/gpu/backward_pre_post_host.h"
+#include "attention/gpu/block_lists.h"
 #include "attention/sm80/backward/instances.h"
 #include "core/check.h"
-#include "attention/gpu/block_lists.h"
+#include "machine/cuda/kernels.h"
+#include "machine/cuda/launcher.h"
 #include "plan/backend.h"
 
 namespace attune {
@@ -155,13 +157,11 @@ bool any_given(const Args& a, std::initializer_list<Role> roles) {
   return false;
 }
 
-const void* address(auto* kernel) { return reinterpret_cast<const void*>(kernel); }
-
 class Run {
  public:
-  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : p_(plan.problem), a_(a), chosen_(choose(p_, plan.device)), stream_(stream), type_(p_.dtype.q == DType::bf16),
-        place_{a[Role::q].device_index, plan.device.arch}, dependent_(sm80::supports_dependent_launch(plan.device.arch)) {
+  Run(const Plan& plan, const Args& a, Workspace ws, const cuda::Launcher& launcher)
+      : p_(plan.problem), a_(a), chosen_(choose(p_, plan.device)), launcher_(launcher),
+        place_{launcher.device(), plan.device.arch} {
     const Scratch scratch = carve(ws, p_, chosen_);
     x_.problem = p_, x_.args = dense(a);
     x_.uniform = p_.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
@@ -189,37 +189,23 @@ class Run {
 
   Status run() {
     if (x_.apart)
-      if (Status s = cuda::build_blocks(list_, a_[Role::q].device_index, stream_); !s.ok()) return s;
-    if (Status s = sm80::backward_prepare(kWho, x_, place_, stream_); !s.ok()) return s;
+      if (Status s = cuda::build_blocks(list_, launcher_.device(), launcher_.stream()); !s.ok()) return s;
+    if (Status s = sm80::backward_prepare(kWho, x_, place_, launcher_.stream()); !s.ok()) return s;
     // Clears keys that no sequence owns, and sums.
     const bool every = x_.uniform && a_[Role::k].extent.seq <= p_.len_k;
     for (const Role r : {Role::dk, Role::dv})
       if (a_.given(r) && !every && !x_.running)
-        if (Status s = sm80::backward_clear(kWho, p_, a_[r], place_, stream_); !s.ok()) return s;
+        if (Status s = clear(r); !s.ok()) return s;
     if (a_.given(Role::d_bias) && !x_.running)
-      if (Status s = sm80::backward_clear(kWho, p_, a_[Role::d_bias], place_, stream_); !s.ok()) return s;
+      if (Status s = clear(Role::d_bias); !s.ok()) return s;
     if (x_.dq || any_given(a_, {Role::dk, Role::dv, Role::d_bias}))
       if (Status s = keys(); !s.ok()) return s;
     if (!a_.given(Role::dq)) return Status::good();
-    return chosen_.rows ? rows() : sm80::backward_finish(kWho, x_, place_, stream_);
+    return chosen_.rows ? rows() : sm80::backward_finish(kWho, x_, place_, launcher_.stream());
   }
 
  private:
-  // dependent: programmatic dependent launch; the kernel waits for its predecessor itself.
-  Status start(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads, int shared_bytes,
-               const auto& params, bool dependent = false) const {
-    if (!blocks) return Status::good();
-    return cuda::launch({.who = kWho,
-                         .kernel = kernel,
-                         .ready = &ready,
-                         .blocks = blocks,
-                         .threads = threads,
-                         .shared_bytes = shared_bytes,
-                         .device = a_[Role::q].device_index,
-                         .stream = stream_,
-                         .dependent = dependent},
-                        p_, &params);
-  }
+  Status clear(Role r) const { return sm80::backward_clear(kWho, p_, a_[r], place_, launcher_.stream()); }
   void make_list(const Scratch& scratch) {
     const Tensor& by_query = a_[Role::block_begin];
     const auto [batch, seq, head, dim] = by_query.extent;
@@ -234,16 +220,14 @@ class Run {
              .rows = int32_t(ceil_div(p_.len_q, p_.mask.blocks.q)), .columns = columns};
   }
   Status keys() {
-    BackwardKernel& k = *chosen_.keys;
+    cuda::Launch launch = cuda::launch_of(*chosen_.keys, p_.dtype.q);
+    launch.blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one_ ? 1 : p_.batch);
     const int rounds = one_by_one_ ? p_.batch : 1;
     if (one_by_one_) x_.order.place = nullptr;  // the order covers the whole batch
     for (int b = 0; b < rounds; ++b) {
       x_.first_batch = b;
-      const int64_t blocks = int64_t(x_.tiles) * p_.heads_kv * (one_by_one_ ? 1 : p_.batch);
-      const bool dependent = dependent_ && b == 0;
-      if (Status s = start(address(k.function[type_]), k.ready[type_], blocks, k.threads, k.shared_bytes, x_, dependent);
-          !s.ok())
-        return s;
+      launch.dependent = b == 0 && sm80::supports_dependent_launch(place_.arch);
+      if (Status s = launcher_(launch, x_); !s.ok()) return s;
     }
     return Status::good();
   }
@@ -251,16 +235,16 @@ class Run {
     BackwardKernel& k = *chosen_.rows;
     x_.tiles = int(tiles(p_.len_q, p_.mask.blocks.q, k.tile));
     x_.args[Role::d_bias] = {};  // the dK/dV kernel computes it
-    return start(address(k.function[type_]), k.ready[type_], x_.tiles * heads(p_), k.threads, k.shared_bytes, x_);
+    cuda::Launch launch = cuda::launch_of(k, p_.dtype.q);
+    launch.blocks = x_.tiles * heads(p_);
+    return launcher_(launch, x_);
   }
 
   const Problem& p_;
   const Args& a_;
   const Chosen chosen_;
-  const Stream stream_;
-  const int type_;
+  const cuda::Launcher& launcher_;
   const sm80::Place place_;
-  const bool dependent_;
   BlockBuild list_{};        // list by key block, if this run builds it
   bool one_by_one_ = false;  // sequences share keys and sums must have a fixed order
   BackwardParams x_{};
@@ -268,9 +252,8 @@ class Run {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
-  const cuda::DeviceGuard use(a[Role::q].device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
-  return Run(plan, a, ws, stream).run();
+  const cuda::Launcher launcher(kWho, plan.problem, a[Role::q].device_index, stream);
+  return launcher.status.ok() ? Run(plan, a, ws, launcher).run() : launcher.status;
 }
 
 }  // namespace
@@ -280,12 +263,10 @@ namespace {
 
 int64_t row_blocks(const BackwardParams& x) { return heads(x.problem) * x.padded / kRowsOfPrepare; }
 
-Status start(std::string_view who, const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks,
-             const BackwardParams& x, Place place, Stream stream) {
-  if (!blocks) return Status::good();
-  return cuda::launch({.who = who, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = 256,
-                       .device = place.device, .stream = stream, .dependent = supports_dependent_launch(place.arch)},
-                      x.problem, &x);
+// One of the kernels of gpu/backward_pre_post.h, of 256 threads each.
+cuda::Launch pre_post(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int arch) {
+  return {.kernel = kernel, .ready = &ready, .blocks = blocks, .threads = 256,
+          .dependent = supports_dependent_launch(arch)};
 }
 
 }  // namespace
@@ -299,33 +280,37 @@ Kept kept(float scale, int dim) {
 
 Status backward_prepare(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
   static constinit cuda::SharedMemoryOptIn ready[2][2], sink;
+  using cuda::address;
   const void* const kernel[2][2] = {{address(prepare_kernel<F16, false>), address(prepare_kernel<Bf16, false>)},
                                     {address(prepare_kernel<F16, true>), address(prepare_kernel<Bf16, true>)}};
+  const cuda::Launcher launcher(who, x.problem, place.device, stream);
+  if (!launcher.status.ok()) return launcher.status;
   const int order = x.order.place ? 1 : 0, type = x.problem.dtype.q == DType::bf16;  // sorting takes one extra CTA
   const int64_t blocks = x.prepared ? int64_t(x.prepared) * (x.padded / kRowsOfPrepare) : row_blocks(x);
-  const Status s = start(who, kernel[order][type], ready[order][type], blocks + order, x, place, stream);
+  const Status s = launcher(pre_post(kernel[order][type], ready[order][type], blocks + order, place.arch), x);
   if (!s.ok() || !x.args.given(Role::d_sinks)) return s;
-  return start(who, address(sink_kernel), sink, x.problem.heads_q, x, place, stream);
+  return launcher(pre_post(address(sink_kernel), sink, x.problem.heads_q, place.arch), x);
 }
 
 uint64_t next_launch() { return cuda::launch_tag(); }
 
 Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, Place place, Stream stream) {
   static constinit cuda::SharedMemoryOptIn ready;
-  const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
-  if (!rows) return Status::good();
-  return cuda::launch({.who = who, .kernel = address(clear_kernel), .ready = &ready,
-                       .blocks = std::min<int64_t>(ceil_div(rows, 8), 65535), .threads = 256, .device = place.device,
-                       .stream = stream},
-                      p, &t);
+  const cuda::Launcher launcher(who, p, place.device, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  return launcher({.kernel = cuda::address(clear_kernel), .ready = &ready, .blocks = clear_blocks(t), .threads = 256},
+                  t);
 }
 
 Status backward_finish(std::string_view who, const BackwardParams& x, Place place, Stream stream) {
   static constinit cuda::SharedMemoryOptIn ready[2][2];
+  using cuda::address;
   const void* const kernel[2][2] = {{address(finish_kernel<F16, false>), address(finish_kernel<Bf16, false>)},
                                     {address(finish_kernel<F16, true>), address(finish_kernel<Bf16, true>)}};
   const int transposed = x.transposed, type = x.problem.dtype.q == DType::bf16;
-  return start(who, kernel[transposed][type], ready[transposed][type], row_blocks(x), x, place, stream);
+  const cuda::Launcher launcher(who, x.problem, place.device, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  return launcher(pre_post(kernel[transposed][type], ready[transposed][type], row_blocks(x), place.arch), x);
 }
 
 }  // namespace sm80

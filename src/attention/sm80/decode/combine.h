@@ -4,21 +4,22 @@
 // are cached by then. The benefit of neither has been measured separately.
 #pragma once
 #include "attention/sm80/decode/kernel.h"
+#include "machine/cuda/launcher.h"
 
 namespace attune::sm80 {
 
-constexpr int kMergeThreads = 256;
+constexpr int kCombineThreads = 256;
 
 template <int Columns>  // threads per row
-struct DecodeMerge {
-  static constexpr int kSlices = kMergeThreads / Columns, kAtOnce = 8;
+struct DecodeCombine {
+  static constexpr int kSlices = kCombineThreads / Columns, kAtOnce = 8;
 
   const DecodeParams& x;
   const Sequence& s;
   const int b, head, query;
   float* const weight;    // [kMostSplits]
   float2* const factors;  // of the combined row and of the previous result
-  float4* const sums;     // [kMergeThreads]
+  float4* const sums;     // [kCombineThreads]
 
   // Called by one warp: computes the weights of the splits and finishes the row.
   __device__ void weigh(int splits, bool real) const {
@@ -86,23 +87,34 @@ struct DecodeMerge {
 };
 
 template <int Columns>
-__global__ void __launch_bounds__(kMergeThreads) decode_merge_kernel(const __grid_constant__ DecodeParams params) {
+__global__ void __launch_bounds__(kCombineThreads) decode_combine_kernel(const __grid_constant__ DecodeParams params) {
   __shared__ float weight[kMostSplits];
   __shared__ float2 factors;
-  __shared__ float4 sums[kMergeThreads];
+  __shared__ float4 sums[kCombineThreads];
   uint32_t n = blockIdx.x;
   const int query = int(n % params.most_q);
   n /= params.most_q;
   const int head = int(n % params.problem.heads_q), b = int(n / params.problem.heads_q);
   const Sequence s = params.sequence_of(b);
-  const DecodeMerge<Columns> merge{params, s, b, head, query, weight, &factors, sums};
+  const DecodeCombine<Columns> combine{params, s, b, head, query, weight, &factors, sums};
 #pragma unroll 1
   for (int real = 0; real < 2; ++real) {
     if (real) wait_for_previous();
     if (real && query >= s.len_q) return;
-    merge.run(real ? int(params.splits.by) : 0, real);
+    combine.run(real ? int(params.splits.by) : 0, real);
     __syncthreads();
   }
+}
+
+inline Status combine_splits(const cuda::Launcher& launcher, const DecodeParams& x, int arch) {
+  static constinit cuda::SharedMemoryOptIn ready;
+  const auto kernel = x.dim_v <= 64    ? decode_combine_kernel<16>
+                      : x.dim_v <= 128 ? decode_combine_kernel<32>
+                                       : decode_combine_kernel<64>;
+  return launcher({.kernel = cuda::address(kernel), .ready = &ready,
+                   .blocks = int64_t(x.problem.batch) * x.problem.heads_q * x.most_q, .threads = kCombineThreads,
+                   .dependent = supports_dependent_launch(arch)},
+                  x);
 }
 
 }  // namespace attune::sm80

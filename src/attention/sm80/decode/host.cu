@@ -160,32 +160,12 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
                             .partial_lse = partial.lse,
                             .problem = p,
                             .args = dense(a)};
-  const int device = a[Role::q].device_index, type = p.dtype.q == DType::bf16;
-  const cuda::DeviceGuard use(device);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  const Status first = cuda::launch({.who = kWho,
-                                     .kernel = reinterpret_cast<const void*>(k.function[type]),
-                                     .ready = &k.ready[type],
-                                     .blocks = blocks,
-                                     .threads = k.threads,
-                                     .shared_bytes = k.shared_bytes,
-                                     .device = device,
-                                     .stream = stream},
-                                    p, &params);
-  if (!first.ok() || splits == 1) return first;
-  const auto merge = p.dim_v <= 64    ? decode_merge_kernel<16>
-                     : p.dim_v <= 128 ? decode_merge_kernel<32>
-                                      : decode_merge_kernel<64>;
-  static constinit cuda::SharedMemoryOptIn ready;
-  return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(merge),
-                       .ready = &ready,
-                       .blocks = int64_t(p.batch) * p.heads_q * most_q(p),
-                       .threads = kMergeThreads,
-                       .device = device,
-                       .stream = stream,
-                       .dependent = sm80::supports_dependent_launch(plan.device.arch)},
-                      p, &params);
+  const cuda::Launcher launcher(kWho, p, a[Role::q].device_index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
+  launch.blocks = blocks;
+  const Status s = launcher(launch, params);
+  return !s.ok() || splits == 1 ? s : combine_splits(launcher, params, plan.device.arch);
 }
 
 }  // namespace attune::sm80

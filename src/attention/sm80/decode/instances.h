@@ -3,7 +3,7 @@
 #include <span>
 
 #include "attention/sm80/decode/kernel.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/kernels.h"
 
 namespace attune::sm80 {
 

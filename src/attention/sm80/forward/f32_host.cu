@@ -57,18 +57,12 @@ Status attend(const Plan& plan, const Args& a, Workspace, Stream stream) {
   if (!tiles(p, k)) return Status::good();
   sm80::F32Call call = sm80::f32_call(p, a);
   call.tiles = int(tiles(p, k));
-  const cuda::DeviceGuard use(a[Role::q].device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  const cuda::Launcher launcher(kWho, p, a[Role::q].device_index, stream);
+  if (!launcher.status.ok()) return launcher.status;
   const int precision = p.precision == Precision::tf32x3;
-  return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(k.function[precision]),
-                       .ready = &k.ready[precision],
-                       .blocks = call.tiles * heads(p),
-                       .threads = k.threads,
-                       .shared_bytes = k.shared_bytes,
-                       .device = a[Role::q].device_index,
-                       .stream = stream},
-                      p, &call);
+  return launcher({.kernel = cuda::address(k.function[precision]), .ready = &k.ready[precision],
+                   .blocks = call.tiles * heads(p), .threads = k.threads, .shared_bytes = k.shared_bytes},
+                  call);
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {

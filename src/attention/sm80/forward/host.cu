@@ -215,33 +215,24 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .partial_out = partial.out,
                                    .partial_lse = partial.lse,
                                    .arrived = partial.arrived};
-  const cuda::DeviceGuard use(a[Role::q].device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  if (plan.splits > 1) {
-    const size_t bytes = size_t(counters) * sizeof(uint32_t);
-    const cudaError_t error = cudaMemsetAsync(partial.arrived, 0, bytes, static_cast<cudaStream_t>(stream));
-    if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
-  }
+  const cuda::Launcher launcher(kWho, p, a[Role::q].device_index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  if (plan.splits > 1)
+    if (Status s = launcher.zero(partial.arrived, size_t(counters) * sizeof(uint32_t)); !s.ok()) return s;
   if (partial.order) {
     static constinit cuda::SharedMemoryOptIn ready;
     const OrderParams order{p, params.args,
-                                  {.place = partial.order, .begin = Role::block_begin, .tiles = params.row_blocks,
-                                   .units = params.units, .pieces = Divisor(uint32_t(row_pieces(p, k))),
-                                   .batch = uint32_t(p.batch), .group = 1, .falling = true, .by_tile = !uniform}};
-    if (Status s = cuda::launch({.who = kWho,
-                                 .kernel = reinterpret_cast<const void*>(order_kernel),
-                                 .ready = &ready,
-                                 .blocks = 1,
-                                 .threads = 1024,
-                                 .device = a[Role::q].device_index,
-                                 .stream = stream},
-                                p, &order);
+                            {.place = partial.order, .begin = Role::block_begin, .tiles = params.row_blocks,
+                             .units = params.units, .pieces = Divisor(uint32_t(row_pieces(p, k))),
+                             .batch = uint32_t(p.batch), .group = 1, .falling = true, .by_tile = !uniform}};
+    if (Status s = launcher({.kernel = cuda::address(order_kernel), .ready = &ready, .blocks = 1, .threads = 1024},
+                            order);
         !s.ok())
       return s;
   }
   cuda::Launch launch = cuda::launch_of(k, p.dtype.q);
-  launch.who = kWho, launch.blocks = blocks, launch.device = a[Role::q].device_index, launch.stream = stream;
-  return cuda::launch(launch, p, &params);
+  launch.blocks = blocks;
+  return launcher(launch, params);
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {

@@ -8,7 +8,7 @@
 #include "attention/sm80/nsa/select_lse.h"
 #include "core/check.h"
 #include "core/score.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "plan/backend.h"
 
 namespace attune {
@@ -146,27 +146,18 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                     : sm80::byte_rows(a[Role::lse]);
   const int64_t blocks = blocks_of(x);
   if (!blocks || !p.len_q) return Status::good();
-  const int device = a[Role::q].device_index, type = p.dtype.q == DType::bf16;
-  const cuda::DeviceGuard use(device);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  if (plan.splits > 1) {
-    const cudaError_t error =
-        cudaMemsetAsync(c.arrived, 0, size_t(blocks) * sizeof(uint32_t), static_cast<cudaStream_t>(stream));
-    if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
-  }
+  const cuda::Launcher launcher(kWho, p, a[Role::q].device_index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  if (plan.splits > 1)
+    if (Status s = launcher.zero(c.arrived, size_t(blocks) * sizeof(uint32_t)); !s.ok()) return s;
   SelectKernel& kernel = kernel_of(p);
+  const int type = p.dtype.q == DType::bf16;
   const auto launch = [&](SelectFunction (&function)[2], cuda::SharedMemoryOptIn (&ready)[2], int splits) {
     x.splits = Divisor(uint32_t(splits));
-    return cuda::launch({.who = kWho,
-                         .kernel = reinterpret_cast<const void*>(function[type]),
-                         .ready = &ready[type],
-                         .blocks = blocks * splits,
-                         .threads = sm80::kSelectThreads,
-                         .shared_bytes = int(shared_of(x)),
-                         .shared_most = cuda::shared_limit(plan.device.arch),
-                         .device = device,
-                         .stream = stream},
-                        p, &x);
+    return launcher({.kernel = cuda::address(function[type]), .ready = &ready[type], .blocks = blocks * splits,
+                     .threads = sm80::kSelectThreads, .shared_bytes = int(shared_of(x)),
+                     .shared_most = cuda::shared_limit(plan.device.arch)},
+                    x);
   };
   if (x.own_lse)
     if (Status s = launch(kernel.lse, kernel.ready[0], std::min(plan.splits, x.chunks)); !s.ok()) return s;

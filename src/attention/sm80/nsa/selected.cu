@@ -58,7 +58,7 @@ Status shape(Plan& plan, const Planner&) {
 // Loads and stores are 16 bytes wide.
 Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
 
-Status merge(const Plan& plan, const Args& a, const sm80::SelectedParams& x, Stream stream) {
+Status combine(const cuda::Launcher& launcher, const Plan& plan, const sm80::SelectedParams& x) {
   const Problem& p = plan.problem;
   sm80::DecodeParams params{};
   params.out = x.out, params.splits = x.splits, params.group = x.group;
@@ -66,26 +66,14 @@ Status merge(const Plan& plan, const Args& a, const sm80::SelectedParams& x, Str
   params.uniform = x.uniform, params.place.seq = x.seq;
   params.partial_out = x.partial_out, params.partial_lse = x.partial_lse;
   params.problem = p, params.args = x.args;
-  const auto kernel = p.dim_v <= 64    ? sm80::decode_merge_kernel<16>
-                      : p.dim_v <= 128 ? sm80::decode_merge_kernel<32>
-                                       : sm80::decode_merge_kernel<64>;
-  static constinit cuda::SharedMemoryOptIn ready;
-  return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(kernel),
-                       .ready = &ready,
-                       .blocks = int64_t(p.batch) * p.heads_q * p.len_q,
-                       .threads = sm80::kMergeThreads,
-                       .device = a[Role::q].device_index,
-                       .stream = stream,
-                       .dependent = sm80::supports_dependent_launch(plan.device.arch)},
-                      p, &params);
+  return sm80::combine_splits(launcher, params, plan.device.arch);
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
   const Problem& p = plan.problem;
   const Nsa nsa = nsa_of(p);
-  const int arch = plan.device.arch, type = p.dtype.q == DType::bf16;
+  const int arch = plan.device.arch;
   SelectedKernel& k = *kernel_for(p, nsa, arch);
   const int64_t blocks = sm80::selected_blocks(p, nsa, k) * plan.splits;
   if (!blocks) return Status::good();
@@ -93,18 +81,13 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Partial partial = carve(ws, plan);
   params.out = sm80::byte_rows(a[Role::out]), params.splits = Divisor(uint32_t(plan.splits));
   params.partial_out = partial.out, params.partial_lse = partial.lse;
-  const cuda::DeviceGuard use(a[Role::q].device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  const Status first = cuda::launch({.who = kWho,
-                                     .kernel = reinterpret_cast<const void*>(k.function[type]),
-                                     .ready = &k.ready[type],
-                                     .blocks = blocks,
-                                     .threads = k.threads,
-                                     .shared_bytes = cuda::shared_limit(arch),
-                                     .device = a[Role::q].device_index,
-                                     .stream = stream},
-                                    p, &params);
-  return !first.ok() || plan.splits == 1 ? first : merge(plan, a, params, stream);
+  const cuda::Launcher launcher(kWho, p, a[Role::q].device_index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  const int type = p.dtype.q == DType::bf16;
+  const Status s = launcher({.kernel = cuda::address(k.function[type]), .ready = &k.ready[type], .blocks = blocks,
+                             .threads = k.threads, .shared_bytes = cuda::shared_limit(arch)},
+                            params);
+  return !s.ok() || plan.splits == 1 ? s : combine(launcher, plan, params);
 }
 
 }  // namespace

@@ -99,8 +99,8 @@ Status fits(const Plan&, const Args& a) {
 
 class Run {
  public:
-  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : p_(plan.problem), a_(a), nsa_(nsa_of(plan.problem)), arch_(plan.device.arch), stream_(stream),
+  Run(const Plan& plan, const Args& a, Workspace ws, const cuda::Launcher& launcher)
+      : p_(plan.problem), a_(a), nsa_(nsa_of(plan.problem)), arch_(plan.device.arch), launcher_(launcher),
         type_(plan.problem.dtype.q == DType::bf16), rows_(*dq_kernel_for(plan.problem, nsa_, arch_)),
         scratch_(carve(ws, plan, nsa_)) {
     x_ = sm80::selected_params(p_, a, nsa_, rows_, arch_);
@@ -111,65 +111,62 @@ class Run {
   Status run() {
     if (Status s = prepare(); !s.ok()) return s;
     if (a_.given(Role::dq))
-      if (Status s = start(rows_.function[type_], rows_.ready[type_], sm80::selected_blocks(p_, nsa_, rows_),
-                           rows_.threads, cuda::shared_limit(arch_), x_);
+      if (Status s = launcher_({.kernel = cuda::address(rows_.function[type_]), .ready = &rows_.ready[type_],
+                                .blocks = sm80::selected_blocks(p_, nsa_, rows_), .threads = rows_.threads,
+                                .shared_bytes = cuda::shared_limit(arch_)},
+                               x_);
           !s.ok())
         return s;
     return a_.given(Role::dk) || a_.given(Role::dv) ? keys() : Status::good();
   }
 
  private:
-  template <class K, class Params>
-  Status start(K* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads, int shared_bytes,
-               const Params& params) const {
-    if (!blocks) return Status::good();
-    return cuda::launch({.who = kWho,
-                         .kernel = reinterpret_cast<const void*>(kernel),
-                         .ready = &ready,
-                         .blocks = blocks,
-                         .threads = threads,
-                         .shared_bytes = shared_bytes,
-                         .device = a_[Role::q].device_index,
-                         .stream = stream_},
-                        p_, &params);
-  }
   Status prepare() const {
     static constinit cuda::SharedMemoryOptIn ready[2];
     sm80::BackwardParams x{};
     x.problem = p_, x.args = x_.args, x.uniform = x_.uniform, x.seq = x_.seq;
     x.rows = scratch_.row_stats, x.padded = x_.padded;
-    return start(type_ ? sm80::prepare_kernel<Bf16, false> : sm80::prepare_kernel<F16, false>, ready[type_],
-                 heads(p_) * padded(p_) / sm80::kRowsOfPrepare, 256, 0, x);
+    const auto kernel = type_ ? sm80::prepare_kernel<Bf16, false> : sm80::prepare_kernel<F16, false>;
+    return launcher_({.kernel = cuda::address(kernel), .ready = &ready[type_],
+                      .blocks = heads(p_) * padded(p_) / sm80::kRowsOfPrepare, .threads = 256},
+                     x);
   }
   Status keys() {
-    static constinit cuda::SharedMemoryOptIn clear, sum[2];
+    static constinit cuda::SharedMemoryOptIn ready[2];
     for (const Role r : {Role::dk, Role::dv})
-      if (const Tensor& t = a_[r]; t.data) {
-        const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
-        const int64_t blocks = std::min<int64_t>(ceil_div(rows, 8), 65535);
-        if (Status s = start(sm80::clear_kernel, clear, blocks, 256, 0, t); !s.ok()) return s;
-      }
+      if (a_.given(r))
+        if (Status s = clear(a_[r]); !s.ok()) return s;
     const SelectedLists& lists = scratch_.lists;
-    if (Status s = transpose_lists(kWho, x_, lists, a_[Role::q].device_index, stream_); !s.ok()) return s;
+    if (Status s = transpose_lists(launcher_, x_, lists); !s.ok()) return s;
     sm80::SelectedKeysParams y{x_, lists, pieces_of(nsa_), 0, scratch_.parts};
     const int64_t chunks = ListBounds(p_, nsa_).chunks(lists.chunk) * y.pieces;
     for (SelectedKeysKernel& k : key_kernels_for(p_, arch_)) {
       if (!(k.with_k && a_.given(Role::dk)) && !(k.with_v && a_.given(Role::dv))) continue;
       y.stages = key_stages(k, arch_);
-      if (Status s = start(k.function[type_], k.ready[type_], chunks, sm80::kKeyWarps * 32,
-                           k.fixed_bytes + y.stages * k.stage_bytes, y);
+      if (Status s = launcher_({.kernel = cuda::address(k.function[type_]), .ready = &k.ready[type_], .blocks = chunks,
+                                .threads = sm80::kKeyWarps * 32,
+                                .shared_bytes = k.fixed_bytes + y.stages * k.stage_bytes},
+                               y);
           !s.ok())
         return s;
     }
-    return start(type_ ? sm80::selected_parts_kernel<Bf16> : sm80::selected_parts_kernel<F16>, sum[type_],
-                 int64_t(lists.lists) * y.pieces, 256, 0, y);
+    const auto combine = type_ ? sm80::selected_combine_kernel<Bf16> : sm80::selected_combine_kernel<F16>;
+    return launcher_({.kernel = cuda::address(combine), .ready = &ready[type_],
+                      .blocks = int64_t(lists.lists) * y.pieces, .threads = 256},
+                     y);
+  }
+  Status clear(const Tensor& t) const {
+    static constinit cuda::SharedMemoryOptIn ready;
+    return launcher_({.kernel = cuda::address(sm80::clear_kernel), .ready = &ready, .blocks = sm80::clear_blocks(t),
+                      .threads = 256},
+                     t);
   }
 
   const Problem& p_;
   const Args& a_;
   const Nsa nsa_;
   const int arch_;
-  const Stream stream_;
+  const cuda::Launcher& launcher_;
   const int type_;
   SelectedKernel& rows_;
   const Scratch scratch_;
@@ -178,9 +175,8 @@ class Run {
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
-  const cuda::DeviceGuard use(a[Role::q].device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
-  return Run(plan, a, ws, stream).run();
+  const cuda::Launcher launcher(kWho, plan.problem, a[Role::q].device_index, stream);
+  return launcher.status.ok() ? Run(plan, a, ws, launcher).run() : launcher.status;
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace attune::sm80 {
 
 // Adds the partial results of lists with several chunks, in order; one CTA per list and piece.
 template <class T>
-__global__ void __launch_bounds__(256) selected_parts_kernel(const __grid_constant__ SelectedKeysParams y) {
+__global__ void __launch_bounds__(256) selected_combine_kernel(const __grid_constant__ SelectedKeysParams y) {
   const SelectedParams& x = y.x;
   const int list = int(blockIdx.x) / y.pieces, piece = int(blockIdx.x) % y.pieces;
   const int2 slots = y.lists.slots[list];

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "attention/sm80/nsa/selected_walk.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 
 namespace attune::sm80 {
 
