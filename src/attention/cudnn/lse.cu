@@ -1,7 +1,7 @@
 // Transposes lse through shared memory: 32 queries of 32 heads per CTA. Both sides use 128-byte lines if heads are
 // adjacent in memory.
 #include "attention/cudnn/lse.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 
 namespace attune::cudnn {
 namespace {
@@ -34,10 +34,12 @@ Status pack_lse(std::string_view who, const Plan& plan, const Tensor& lse, float
   static constinit cuda::SharedMemoryOptIn ready;
   const Params params{.lse = view<const float>(lse), .to = to, .tiles_q = int(ceil_div(lse.extent.seq, kTile)),
                       .tiles_h = int(ceil_div(lse.extent.head, kTile))};
-  return cuda::launch({.who = who, .kernel = reinterpret_cast<const void*>(pack_lse_kernel), .ready = &ready,
-                       .blocks = int64_t(lse.extent.batch) * params.tiles_q * params.tiles_h,
-                       .threads = kTile * kRows, .device = plan.device.index, .stream = stream},
-                      plan.problem, &params);
+  const cuda::Launcher launcher(who, plan.problem, plan.device.index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  return launcher({.kernel = cuda::address(pack_lse_kernel), .ready = &ready,
+                   .blocks = int64_t(lse.extent.batch) * params.tiles_q * params.tiles_h,
+                   .threads = kTile * kRows},
+                  params);
 }
 
 }  // namespace attune::cudnn

@@ -4,7 +4,7 @@
 
 namespace attune::cudnn {
 
-// Packs [batch, query, head] with any strides to [batch, head, query]. Runs on the current GPU.
+// Packs [batch, query, head] with any strides to [batch, head, query].
 Status pack_lse(std::string_view who, const Plan&, const Tensor& lse, float* to, Stream);
 
 }  // namespace attune::cudnn

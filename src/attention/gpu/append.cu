@@ -3,7 +3,7 @@
 // elements. One warp per row took 475 us instead of 138 for 16384 queries of 32 heads of 128 (H200), because each warp
 // looked up its sequence and angles.
 #include "attention/gpu/append.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 
 namespace attune::cuda {
 namespace {
@@ -108,22 +108,11 @@ bool in_pieces(const Problem& p, const Args& a) {
   return (p.has(Option::rotary_half) ? pairs : 2 * pairs) % vec == 0;
 }
 
-template <class T, int Vec>
-Status start(const Plan& plan, const Params& params, Stream stream) {
-  static SharedMemoryOptIn ready;
-  const int64_t blocks = int64_t(params.new_tokens) + params.q_tokens;
-  if (!blocks) return Status::good();
-  return launch({.who = plan.backend->name, .kernel = reinterpret_cast<const void*>(append_kernel<T, Vec>),
-                 .ready = &ready, .blocks = blocks, .threads = kThreads, .device = plan.device.index,
-                 .stream = stream},
-                plan.problem, &params);
-}
-
-Status append(const Plan& plan, const Params& x, bool aligned16, Stream stream) {
-  switch (plan.problem.dtype.q) {
-    case DType::f32: return aligned16 ? start<float, 4>(plan, x, stream) : start<float, 1>(plan, x, stream);
-    case DType::f16: return aligned16 ? start<F16, 8>(plan, x, stream) : start<F16, 1>(plan, x, stream);
-    default: return aligned16 ? start<Bf16, 8>(plan, x, stream) : start<Bf16, 1>(plan, x, stream);
+const void* kernel_for(DType q, bool aligned16) {
+  switch (q) {
+    case DType::f32: return aligned16 ? address(append_kernel<float, 4>) : address(append_kernel<float, 1>);
+    case DType::f16: return aligned16 ? address(append_kernel<F16, 8>) : address(append_kernel<F16, 1>);
+    default: return aligned16 ? address(append_kernel<Bf16, 8>) : address(append_kernel<Bf16, 1>);
   }
 }
 
@@ -137,13 +126,18 @@ Status append_then(Attend attend, const Plan& plan, const Args& a, Workspace ws,
   const uint32_t added = uint32_t(a[Role::k_new].extent.seq);
   const uint32_t queries = p.rotates() ? uint32_t(clamp(a[Role::q].extent.seq, 0, p.len_q)) : 0;
   if (int64_t(p.batch) * (int64_t(added) + queries) > INT32_MAX)
-    return Status::no(plan.backend->name, ": ", int64_t(p.batch) * (int64_t(added) + queries),
-                      " tokens to append or rotate are over 2^31 - 1, in: ", name(p));
+    return Status::unsupported(plan.backend->name, ": ", int64_t(p.batch) * (int64_t(added) + queries),
+                               " tokens to append or rotate are over 2^31 - 1, in: ", name(p));
   const Params x{.problem = p, .args = dense(a), .rotated = with[Role::q], .added = added, .queries = queries,
                  .new_tokens = uint32_t(p.batch) * added, .q_tokens = uint32_t(p.batch) * queries};
-  const DeviceGuard use(plan.device.index);
-  if (!use.status.ok()) return Status::no(plan.backend->name, ": ", use.status.message, ", in: ", name(p));
-  if (Status s = append(plan, x, in_pieces(p, a), stream); !s.ok()) return s;
+  static constinit SharedMemoryOptIn ready;  // for all of these kernels: none has dynamic shared memory
+  const Launcher launcher(plan.backend->name, p, plan.device.index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  if (Status s = launcher({.kernel = kernel_for(p.dtype.q, in_pieces(p, a)), .ready = &ready,
+                           .blocks = int64_t(x.new_tokens) + x.q_tokens, .threads = kThreads},
+                          x);
+      !s.ok())
+    return s;
   return attend(plan, with, ws, stream);
 }
 

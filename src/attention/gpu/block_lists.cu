@@ -2,7 +2,7 @@
 // one after another, and a warp writes a row. The list by key block is built by one CTA per list. It walks the rows in
 // order, so entries ascend without a sort, whatever the order within the rows.
 #include "attention/gpu/block_lists.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 
 namespace attune::cuda {
 namespace {
@@ -167,30 +167,25 @@ __global__ void __launch_bounds__(kScanWidth) transpose(const __grid_constant__ 
 
 Status build_blocks(const BlockBuild& x, int device, void* stream) {
   static SharedMemoryOptIn count_ready, lists_ready, sum_ready, place_ready, write_ready, transpose_ready;
-  const DeviceGuard use(device);
-  if (!use.status.ok()) return use.status;
-  const auto start = [&](auto* kernel, SharedMemoryOptIn& ready, int64_t blocks, int threads) {
-    return blocks ? launch({.who = "blocks", .kernel = reinterpret_cast<const void*>(kernel), .ready = &ready,
-                            .blocks = blocks, .threads = threads, .device = device, .stream = stream},
-                           x.problem, &x)
-                  : Status::good();
+  const Launcher launcher("blocks", x.problem, device, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  const auto launch = [&](auto* kernel, SharedMemoryOptIn& ready, int64_t blocks, int threads) {
+    return launcher({.kernel = address(kernel), .ready = &ready, .blocks = blocks, .threads = threads}, x);
   };
   const int64_t warps = ceil_div(int64_t(x.lists()) * x.rows * kWarp, kThreads);
   if (x.counts)
-    if (const cudaError_t e = cudaMemsetAsync(x.counts, 0, int(BlockCount::count) * sizeof(int64_t),
-                                              static_cast<cudaStream_t>(stream)); e != cudaSuccess)
-      return failed("blocks", "cudaMemsetAsync", e, x.problem);
+    if (Status s = launcher.zero(x.counts, int(BlockCount::count) * sizeof(int64_t)); !s.ok()) return s;
   if (x.origin == BlockOrigin::lists && x.counts)
-    if (Status s = start(count_lists, lists_ready, warps, kThreads); !s.ok()) return s;
+    if (Status s = launch(count_lists, lists_ready, warps, kThreads); !s.ok()) return s;
   if (x.origin != BlockOrigin::lists) {
-    if (Status s = start(count_rows, count_ready, warps, kThreads); !s.ok()) return s;
-    if (Status s = start(sum_rows, sum_ready, x.lists(), kScanWidth); !s.ok()) return s;
-    if (Status s = start(place_lists, place_ready, 1, kScanWidth); !s.ok()) return s;
+    if (Status s = launch(count_rows, count_ready, warps, kThreads); !s.ok()) return s;
+    if (Status s = launch(sum_rows, sum_ready, x.lists(), kScanWidth); !s.ok()) return s;
+    if (Status s = launch(place_lists, place_ready, 1, kScanWidth); !s.ok()) return s;
   }
   if (x.origin == BlockOrigin::best) return Status::good();
   if (x.origin != BlockOrigin::lists)
-    if (Status s = start(write_rows, write_ready, warps, kThreads); !s.ok()) return s;
-  return x.args.given(Role::block_begin_k) ? start(transpose, transpose_ready, x.lists(), kScanWidth) : Status::good();
+    if (Status s = launch(write_rows, write_ready, warps, kThreads); !s.ok()) return s;
+  return x.args.given(Role::block_begin_k) ? launch(transpose, transpose_ready, x.lists(), kScanWidth) : Status::good();
 }
 
 }  // namespace attune::cuda

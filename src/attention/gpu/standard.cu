@@ -14,7 +14,7 @@
 #include "attention/gpu/append.h"
 #include "attention/gpu/standard_rows.h"
 #include "machine/cuda/blas.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "plan/backend.h"
 
 namespace attune {
@@ -101,15 +101,15 @@ struct Call {
   const Plan& plan;
   const Problem& p;
   const Args& a;
+  const cuda::Launcher& launcher;
   Params x;
   std::byte* scratch;
-  Stream stream;
   bool direct = false;
   float scale = 1.f;
   Operand q{}, k{}, v{}, out{}, d_out{}, dq{}, dk{}, dv{}, s{}, dp{}, weights{}, ds{};
 
-  Call(const Plan& made, const Args& args, const Carved& c, Stream on)
-      : plan(made), p(made.problem), a(args), x(c.params), scratch(c.scratch), stream(on) {
+  Call(const Plan& made, const Args& args, const Carved& c, const cuda::Launcher& launches)
+      : plan(made), p(made.problem), a(args), launcher(launches), x(c.params), scratch(c.scratch) {
     x.args = dense(args);
     if (!a.given(Role::d_sinks)) x.sink_part = nullptr;
     if (!a.given(Role::d_bias) || (rows_own_bias() && !p.has(Option::accumulate))) x.db = nullptr;
@@ -186,34 +186,30 @@ struct Call {
           .step_to = step(to)};
       const cuda::Factors factors{.x = left.at(p, x.first, u), .y = right.at(p, x.first, u),
                                   .to = to.at(p, x.first, u), .alpha = alpha};
-      if (Status failed = cuda::multiply(product, factors, scratch, stream); !failed.ok())
-        return Status::no(kWho, ": ", failed.message, ", in: ", name(p));
+      if (Status f = cuda::multiply(product, factors, scratch, launcher.stream()); !f.ok()) return launcher.failed(f);
       u += next;
     }
     return Status::good();
   }
 
-  Status start(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads, int shared = 0) const {
-    if (!blocks) return Status::good();
-    return cuda::launch({.who = kWho, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = threads,
-                         .shared_bytes = shared, .device = plan.device.index, .stream = stream}, p, &x);
-  }
   template <auto Kernel>
-  Status start(int64_t blocks, int threads, int shared = 0) const {
-    static cuda::SharedMemoryOptIn ready;
-    return start(reinterpret_cast<const void*>(Kernel), ready, blocks, threads, shared);
+  Status launch(int64_t blocks, int threads, int shared = 0) const {
+    static constinit cuda::SharedMemoryOptIn ready;
+    return launcher({.kernel = cuda::address(Kernel), .ready = &ready, .blocks = blocks, .threads = threads,
+                     .shared_bytes = shared},
+                    x);
   }
   // One warp per row: `which` is 0 for query rows, 1 for key rows.
   template <auto Kernel>
   Status each_row(int which) {
     x.which = which, x.rows = x.units * (which == 0 ? unit_rows(p) : p.len_k);
-    return start<Kernel>(ceil_div(x.rows, standard::kWarpsOfCopy), standard::kWarpsOfCopy * 32);
+    return launch<Kernel>(ceil_div(x.rows, standard::kWarpsOfCopy), standard::kWarpsOfCopy * 32);
   }
   Status clear(Role r) {
     if (!a.given(r)) return Status::good();
     const Extents e = a[r].extent;
     x.cleared = r, x.rows = int64_t(e.batch) * e.seq * e.head;
-    return start<standard::clear_kernel>(ceil_div(x.rows, standard::kWarpsOfCopy), standard::kWarpsOfCopy * 32);
+    return launch<standard::clear_kernel>(ceil_div(x.rows, standard::kWarpsOfCopy), standard::kWarpsOfCopy * 32);
   }
   int list_bytes() const {
     return p.mask.blocks.q ? int(ceil_div(ceil_div(p.len_k, p.mask.blocks.k), 32)) * 4 : 0;
@@ -222,35 +218,35 @@ struct Call {
   template <class T, int Threads, int Vectors>
   Status soften_plain() const {
     constexpr int kRows = standard::rows_of_block(Threads);
-    return start<standard::soften_plain_kernel<T, Threads, Vectors>>(ceil_div(x.rows, kRows), Threads * kRows);
+    return launch<standard::soften_plain_kernel<T, Threads, Vectors>>(ceil_div(x.rows, kRows), Threads * kRows);
   }
   template <class T>
   Status soften() {
     x.rows = x.units * unit_rows(p);
-    if (with_options(p)) return start<standard::soften_kernel<T, General, 256>>(x.rows, 256, list_bytes());
+    if (with_options(p)) return launch<standard::soften_kernel<T, General, 256>>(x.rows, 256, list_bytes());
     if (p.len_k <= 512) return soften_plain<T, 32, 4>();
     if (p.len_k <= 1024) return soften_plain<T, 32, 8>();
     if (p.len_k <= 2048) return soften_plain<T, 64, 8>();
     if (p.len_k <= 4096) return soften_plain<T, 128, 8>();
     if (p.len_k <= 8192) return soften_plain<T, 256, 8>();
     if (p.len_k <= 16384) return soften_plain<T, 512, 8>();
-    return start<standard::soften_kernel<T, Plain, 512>>(x.rows, 512);
+    return launch<standard::soften_kernel<T, Plain, 512>>(x.rows, 512);
   }
   template <class T>
   Status differentiate() {
     const int64_t rows = x.rows = x.units * unit_rows(p);
     constexpr int kRows = standard::kRowsOfGradients;
     if (!with_options(p))
-      return start<standard::differentiate_plain_kernel<T>>(ceil_div(rows, kRows), kRows * 32);
-    if (Status f = start<standard::differentiate_kernel<T, 256>>(rows, 256, list_bytes()); !f.ok()) return f;
+      return launch<standard::differentiate_plain_kernel<T>>(ceil_div(rows, kRows), kRows * 32);
+    if (Status f = launch<standard::differentiate_kernel<T, 256>>(rows, 256, list_bytes()); !f.ok()) return f;
     if (!x.db) return Status::good();
-    if (p.has(Option::block_bias)) return start<standard::block_bias_kernel>(1, 256);
+    if (p.has(Option::block_bias)) return launch<standard::block_bias_kernel>(1, 256);
     // Rows of d_bias that this chunk adds to, and the number of chunk rows for each.
     const Extents e = a[Role::d_bias].extent;
     const int64_t sequences = (x.first_head + x.units - 1) / p.heads_kv + 1;
     const int64_t sums = (e.batch > 1 ? sequences : 1) * int64_t(e.seq) * e.head, of_each = ceil_div(rows, sums);
     x.columns = e.dim == 1 ? 1 : of_each >= 16 ? 32 : 256;
-    return start<standard::bias_kernel>(sums * ceil_div(e.dim, x.columns), 256);
+    return launch<standard::bias_kernel>(sums * ceil_div(e.dim, x.columns), 256);
   }
 
   template <class T>
@@ -279,7 +275,7 @@ struct Call {
     }
     if (direct || !(a.given(Role::dk) || a.given(Role::dv))) return Status::good();
     if (!shared) return each_row<standard::scatter_kernel>(1);
-    return start<standard::add_keys_kernel>(2 * p.heads_kv * ceil_div(max(p.dim_qk, p.dim_v), 64), 64);
+    return launch<standard::add_keys_kernel>(2 * p.heads_kv * ceil_div(max(p.dim_qk, p.dim_v), 64), 64);
   }
 
   template <class T>
@@ -301,7 +297,7 @@ struct Call {
           if (Status f = each_row<standard::gather_kernel>(which); !f.ok()) return f;
       if (Status f = back ? backward<T>(shared) : forward<T>(); !f.ok()) return f;
     }
-    return x.sink_part ? start<standard::sink_kernel>(p.heads_q, 256) : Status::good();
+    return x.sink_part ? launch<standard::sink_kernel>(p.heads_q, 256) : Status::good();
   }
 };
 
@@ -332,7 +328,7 @@ Status supports(const Problem& p, const Device& d) {
 
 Status shape(Plan& plan, const Planner&) {
   if (plan.device.index >= 0)  // a GPU that is present, not only planned for
-    if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+    if (Status s = cuda::blas_found(); !s.ok()) return s.after(kWho, ": ");
   Workspace counting;
   carve_rotated(counting, plan.problem);
   carve(counting, plan.problem);
@@ -341,9 +337,9 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
-  const cuda::DeviceGuard use(plan.device.index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message);
-  Call call(plan, a, carve(workspace, plan.problem), stream);
+  const cuda::Launcher launcher(kWho, plan.problem, plan.device.index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  Call call(plan, a, carve(workspace, plan.problem), launcher);
   switch (plan.problem.dtype.q) {
     case DType::f32: return call.run<float>();
     case DType::f16: return call.run<F16>();
@@ -352,7 +348,7 @@ Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream strea
 }
 
 Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
-  if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+  if (Status s = cuda::blas_found(); !s.ok()) return s.after(kWho, ": ");
   return cuda::append_then(attend, plan, a, workspace, stream);
 }
 

@@ -136,7 +136,7 @@ Params carve(Workspace& ws, const Problem& p, std::byte*& scratch) {
 Status shape(Plan& plan, const Planner&) {
   const bool products = plan.problem.pass == Pass::backward && nsa_of(plan.problem).phi == Phi::mlp;
   if (products && plan.device.index >= 0)  // a GPU that is present, not only planned for
-    if (Status s = cuda::blas_found(); !s.ok()) return Status::no(kWho, ": ", s.message);
+    if (Status s = cuda::blas_found(); !s.ok()) return s.after(kWho, ": ");
   Workspace count;
   std::byte* scratch = nullptr;
   carve(count, plan.problem, scratch);
@@ -147,7 +147,7 @@ Status shape(Plan& plan, const Planner&) {
 template <class... T>
 bool all_aligned(const T&... t) { return ((!t.data || cuda::has_pieces(t, kVec)) && ...); }
 
-Status run_filter(Params& x, Stream stream) {
+Status run_filter(const cuda::Launcher& launcher, Params& x) {
   const Problem& p = x.problem;
   const bool backward = p.pass == Pass::backward, aligned16 = all_aligned(x.raw, x.out, x.d_raw);
   const int64_t pieces = p.dim_qk / (aligned16 ? kVec : 1);
@@ -166,16 +166,16 @@ Status run_filter(Params& x, Stream stream) {
   x.pieces = Divisor(uint32_t(pieces)), x.heads = Divisor(uint32_t(p.heads_kv));
   if (!backward) {
     of_rows(p.len_k);
-    return launch(kForward[which], x, ceil_div(x.all, kThreads), stream);
+    return launch(launcher, kForward[which], x, ceil_div(x.all, kThreads));
   }
   of_rows(p.len_q);
   if (x.d_raw.data)
-    if (Status s = launch(kBackward[which], x, ceil_div(x.all, kThreads), stream); !s.ok()) return s;
+    if (Status s = launch(launcher, kBackward[which], x, ceil_div(x.all, kThreads)); !s.ok()) return s;
   if (x.nsa.phi != Phi::conv || !x.gradients[0].data) return Status::good();
   x.rows = Divisor(uint32_t(p.len_k)), x.all = int64_t(x.part_count) * p.heads_kv * x.nsa.l * pieces;
-  if (Status s = launch(kTaps[which], x, ceil_div(x.all, kThreads), stream); !s.ok()) return s;
+  if (Status s = launch(launcher, kTaps[which], x, ceil_div(x.all, kThreads)); !s.ok()) return s;
   x.all = int64_t(x.gradients[0].extent.head) * x.nsa.l * p.dim_qk;
-  return launch(taps_sum_kernel, x, ceil_div(x.all, kThreads), stream);
+  return launch(launcher, taps_sum_kernel, x, ceil_div(x.all, kThreads));
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
@@ -190,24 +190,18 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     x.weights[n] = a[variant_tensor(n)];
     if (backward) x.gradients[n] = a[d_variant_tensor(n)];
   }
-  const cuda::DeviceGuard use(x.raw.device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  return x.nsa.phi == Phi::mlp ? mlp_run(plan, x, scratch, stream) : run_filter(x, stream);
+  const cuda::Launcher launcher(kWho, p, x.raw.device_index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  return x.nsa.phi == Phi::mlp ? mlp_run(launcher, x, scratch) : run_filter(launcher, x);
 }
 
 }  // namespace
 
-Status launch(Function f, const Params& x, int64_t blocks, Stream stream) {
+Status launch(const cuda::Launcher& launcher, Function f, const Params& x, int64_t blocks) {
   static constinit cuda::SharedMemoryOptIn ready{};
-  if (!blocks) return Status::good();
-  return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(f),
-                       .ready = &ready,
-                       .blocks = std::min(blocks, kMostBlocks),
-                       .threads = kThreads,
-                       .device = x.raw.device_index,
-                       .stream = stream},
-                      x.problem, &x);
+  return launcher({.kernel = cuda::address(f), .ready = &ready, .blocks = std::min(blocks, kMostBlocks),
+                   .threads = kThreads},
+                  x);
 }
 
 }  // namespace compress

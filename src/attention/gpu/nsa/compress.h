@@ -3,7 +3,7 @@
 #pragma once
 #include "core/divisor.h"
 #include "core/variant/nsa.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "machine/cuda/vec16.h"
 #include "plan/backend.h"
 
@@ -58,11 +58,11 @@ __device__ inline char* piece_at(const Tensor& t, int b, int s, int h, int colum
   return row_address(t, b, s, h) + int64_t(column) * size_of(t.dtype);
 }
 
-Status launch(Function, const Params&, int64_t blocks, Stream);
+Status launch(const cuda::Launcher&, Function, const Params&, int64_t blocks);
 
 // The MLP, in gpu/nsa/compress_mlp.cu.
 Status mlp_supports(const Problem&);
 void mlp_carve(Workspace&, const Problem&, Params&, std::byte*& scratch);
-Status mlp_run(const Plan&, Params&, std::byte* scratch, Stream);
+Status mlp_run(const cuda::Launcher&, Params&, std::byte* scratch);
 
 }  // namespace attune::compress

@@ -192,18 +192,18 @@ __global__ void __launch_bounds__(kThreads) store_weights_kernel(const __grid_co
 
 // One run: sizes, and the products between the kernels.
 struct Run {
+  const cuda::Launcher& launcher;
   Params& x;
   std::byte* scratch;
-  Stream stream;
   const int64_t dim, width, chunk, window, rows, steps;
 
-  Run(Params& params, std::byte* room, Stream on)
-      : x(params), scratch(room), stream(on), dim(x.problem.dim_qk), width(width_of(x)), chunk(x.nsa.d * dim),
-        window(x.nsa.l * dim), rows(rows_of(x)), steps(pieces_of_window(x)) {}
+  Run(const cuda::Launcher& launches, Params& params, std::byte* of_products)
+      : launcher(launches), x(params), scratch(of_products), dim(x.problem.dim_qk), width(width_of(x)),
+        chunk(x.nsa.d * dim), window(x.nsa.l * dim), rows(rows_of(x)), steps(pieces_of_window(x)) {}
 
-  Status start(Function f, int64_t all, int64_t rows_of_sequence) {
+  Status step(Function f, int64_t all, int64_t rows_of_sequence) {
     x.all = all, x.rows = Divisor(uint32_t(std::max<int64_t>(1, rows_of_sequence)));
-    return launch(f, x, ceil_div(all, kThreads), stream);
+    return launch(launcher, f, x, ceil_div(all, kThreads));
   }
   struct Matrix { float* data; int64_t pitch; bool transposed = false; };
   Status multiply(int64_t m, int64_t n, int64_t k, Matrix left, Matrix right, Matrix to, float beta = 0.f) {
@@ -211,8 +211,8 @@ struct Run {
                                 .y_transposed = right.transposed, .device = x.raw.device_index, .pitch_x = left.pitch,
                                 .pitch_y = right.pitch, .pitch_to = to.pitch};
     const cuda::Factors factors{.x = left.data, .y = right.data, .to = to.data, .beta = beta};
-    const Status s = cuda::multiply(product, factors, scratch, stream);
-    return s.ok() ? s : Status::no(kWho, ": ", s.message, ", in: ", name(x.problem));
+    const Status s = cuda::multiply(product, factors, scratch, launcher.stream());
+    return s.ok() ? s : launcher.failed(s);
   }
 
   // The product of gpu/nsa/compress_product.h.
@@ -220,63 +220,57 @@ struct Run {
     static constinit cuda::SharedMemoryOptIn ready{};
     ProductParams p{.x = left, .y = right, .to = to, .pitch_x = pitch, .m = int32_t(rows), .n = int32_t(n),
                     .k = int32_t(k), .blocks_n = int32_t(ceil_div(n, kTileN)), .slices = slices_of(k), .apart = apart};
-    return cuda::launch({.who = kWho,
-                         .kernel = reinterpret_cast<const void*>(product_kernel),
-                         .ready = &ready,
-                         .blocks = ceil_div(rows, kTileM) * p.blocks_n * (apart ? p.slices : 1),
-                         .threads = kProductThreads,
-                         .device = x.raw.device_index,
-                         .stream = stream},
-                        x.problem, &p);
+    return launcher({.kernel = cuda::address(product_kernel), .ready = &ready,
+                     .blocks = ceil_div(rows, kTileM) * p.blocks_n * (apart ? p.slices : 1),
+                     .threads = kProductThreads},
+                    p);
   }
 
   // Computes hidden, before silu.
   Status begin() {
     const int64_t chunks = chunks_of(x);
-    if (Status s = start(lay_kernel, (rows + steps - 1) * chunk, chunks); !s.ok()) return s;
-    if (Status s = start(lay_weights_kernel, width * window, chunks); !s.ok()) return s;
-    if (Status s = start(offset_kernel, width * 32, chunks); !s.ok()) return s;
+    if (Status s = step(lay_kernel, (rows + steps - 1) * chunk, chunks); !s.ok()) return s;
+    if (Status s = step(lay_weights_kernel, width * window, chunks); !s.ok()) return s;
+    if (Status s = step(offset_kernel, width * 32, chunks); !s.ok()) return s;
     const bool apart = slices_apart(x);
     if (Status s = product(window, x.chunks, chunk, x.w1, width, x.hidden, apart); !s.ok() || !apart) return s;
     x.part_count = slices_of(window);
-    return start(add_kernel, rows * width, chunks);
+    return step(add_kernel, rows * width, chunks);
   }
   Status forward() {
     if (Status s = begin(); !s.ok()) return s;
-    if (Status s = start(silu_kernel, rows * width, chunks_of(x)); !s.ok()) return s;
+    if (Status s = step(silu_kernel, rows * width, chunks_of(x)); !s.ok()) return s;
     if (Status s = product(width, x.hidden, width, x.w2, dim, x.tokens, false); !s.ok()) return s;
-    return start(store_kernel, rows * dim, chunks_of(x));
+    return step(store_kernel, rows * dim, chunks_of(x));
   }
   Status backward() {
     const int64_t chunks = chunks_of(x);
     if (Status s = begin(); !s.ok()) return s;
-    if (Status s = start(lay_gradient_kernel, rows * dim, chunks); !s.ok()) return s;
+    if (Status s = step(lay_gradient_kernel, rows * dim, chunks); !s.ok()) return s;
     if (Status s = multiply(rows, width, dim, {x.tokens, dim}, {x.w2, width}, {x.d_hidden, width}); !s.ok()) return s;
-    if (Status s = start(slope_kernel, rows * width, chunks); !s.ok()) return s;
-    if (Status s = start(silu_kernel, rows * width, chunks); !s.ok()) return s;
+    if (Status s = step(slope_kernel, rows * width, chunks); !s.ok()) return s;
+    if (Status s = step(silu_kernel, rows * width, chunks); !s.ok()) return s;
     if (Status s = multiply(dim, width, rows, {x.tokens, dim, true}, {x.hidden, width}, {x.d_w2, width}); !s.ok())
       return s;
-    if (Status s = start(sums_kernel, x.part_count * std::max(width, dim), chunks); !s.ok()) return s;
-    if (Status s = start(sums_of_parts_kernel, width + dim, chunks); !s.ok()) return s;
+    if (Status s = step(sums_kernel, x.part_count * std::max(width, dim), chunks); !s.ok()) return s;
+    if (Status s = step(sums_of_parts_kernel, width + dim, chunks); !s.ok()) return s;
     for (int64_t b = 0; b < steps; ++b)
       if (Status s = multiply(width, chunk, rows, {x.d_hidden, width, true}, {x.chunks + b * chunk, chunk},
                               {x.d_w1 + b * chunk, window});
           !s.ok())
         return s;
-    if (Status s = start(store_weights_kernel, std::max(width * window, dim * width), chunks); !s.ok()) return s;
+    if (Status s = step(store_weights_kernel, std::max(width * window, dim * width), chunks); !s.ok()) return s;
     if (!x.d_raw.data) return Status::good();
     if (steps > 1) {  // rows that the first product does not write
       const size_t bytes = size_t((steps - 1) * chunk) * sizeof(float);
-      const cudaError_t error =
-          cudaMemsetAsync(x.d_chunks + rows * chunk, 0, bytes, static_cast<cudaStream_t>(stream));
-      if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, x.problem);
+      if (Status s = launcher.zero(x.d_chunks + rows * chunk, bytes); !s.ok()) return s;
     }
     for (int64_t b = 0; b < steps; ++b)
       if (Status s = multiply(rows, chunk, width, {x.d_hidden, width}, {x.w1 + b * chunk, window},
                               {x.d_chunks + b * chunk, chunk}, b ? 1.f : 0.f);
           !s.ok())
         return s;
-    return start(store_raw_kernel, int64_t(x.problem.heads_kv) * x.problem.batch * x.problem.len_q * dim,
+    return step(store_raw_kernel, int64_t(x.problem.heads_kv) * x.problem.batch * x.problem.len_q * dim,
                  x.problem.len_q);
   }
 };
@@ -308,9 +302,9 @@ void mlp_carve(Workspace& ws, const Problem& p, Params& x, std::byte*& scratch) 
   x.sum_b1 = floats(x.part_count * width), x.sum_b2 = floats(x.part_count * dim);
 }
 
-Status mlp_run(const Plan& plan, Params& x, std::byte* scratch, Stream stream) {
-  Run run(x, scratch, stream);
-  return plan.problem.pass == Pass::backward ? run.backward() : run.forward();
+Status mlp_run(const cuda::Launcher& launcher, Params& x, std::byte* scratch) {
+  Run run(launcher, x, scratch);
+  return x.problem.pass == Pass::backward ? run.backward() : run.forward();
 }
 
 }  // namespace attune::compress

@@ -5,7 +5,7 @@
 
 #include "core/divisor.h"
 #include "core/variant/nsa.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "plan/backend.h"
 
 namespace attune {
@@ -88,20 +88,13 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
            .groups = Divisor(uint32_t(p.heads_kv)),
            .tokens = Divisor(uint32_t(std::max(1, p.len_q))),
            .all = int64_t(p.batch) * p.len_q * p.heads_kv};
-  const cuda::DeviceGuard use(to.device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
-  const cudaError_t error = cudaMemsetAsync(to.data, 0, 4 * sizeof(int64_t), static_cast<cudaStream_t>(stream));
-  if (error != cudaSuccess) return cuda::failed(kWho, "cudaMemsetAsync", error, p);
-  if (!x.all) return Status::good();
+  const cuda::Launcher launcher(kWho, p, to.device_index, stream);
+  if (!launcher.status.ok()) return launcher.status;
+  if (Status s = launcher.zero(to.data, 4 * sizeof(int64_t)); !s.ok()) return s;
   static constinit cuda::SharedMemoryOptIn ready{};
-  return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(reads_kernel),
-                       .ready = &ready,
-                       .blocks = std::min(kMostBlocks, ceil_div(x.all, kThreads)),
-                       .threads = kThreads,
-                       .device = to.device_index,
-                       .stream = stream},
-                      p, &x);
+  return launcher({.kernel = cuda::address(reads_kernel), .ready = &ready,
+                   .blocks = std::min(kMostBlocks, ceil_div(x.all, kThreads)), .threads = kThreads},
+                  x);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "core/divisor.h"
 #include "core/dtypes.h"
 #include "core/variant/nsa.h"
-#include "machine/cuda/launch.h"
+#include "machine/cuda/launcher.h"
 #include "machine/cuda/vec16.h"
 #include "plan/backend.h"
 
@@ -154,9 +154,8 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   while (x.lanes < 32 && x.lanes < x.per_gate * pieces) x.lanes *= 2;
   x.all = tokens * (backward ? x.gates.extent.head : x.heads * pieces);
   if (!x.all) return Status::good();
-  const int device = x.q.device_index;
-  const cuda::DeviceGuard use(device);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(p));
+  const cuda::Launcher launcher(kWho, p, x.q.device_index, stream);
+  if (!launcher.status.ok()) return launcher.status;
   static constinit cuda::SharedMemoryOptIn ready{};
   using Function = void (*)(Params);
   constexpr Function kFunctions[2][4] = {
@@ -166,15 +165,10 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   const bool alike = !backward || x.out.dtype == x.q.dtype;
   const int typed = !alike ? 0 : x.q.dtype == DType::f16 ? 1 : x.q.dtype == DType::bf16 ? 2 : 0;
   const Function function = kFunctions[backward][aligned16 ? 1 + typed : 0];
-  return cuda::launch({.who = kWho,
-                       .kernel = reinterpret_cast<const void*>(function),
-                       .ready = &ready,
-                       .blocks = std::min(kMostBlocks, ceil_div(x.all, backward ? kThreads / x.lanes : kThreads)),
-                       .threads = kThreads,
-                       .shared_bytes = 0,
-                       .device = device,
-                       .stream = stream},
-                      p, &x);
+  const int each = backward ? kThreads / x.lanes : kThreads;
+  return launcher({.kernel = cuda::address(function), .ready = &ready,
+                   .blocks = std::min(kMostBlocks, ceil_div(x.all, each)), .threads = kThreads},
+                  x);
 }
 
 }  // namespace

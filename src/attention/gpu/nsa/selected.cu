@@ -63,8 +63,8 @@ Status fits(const Plan& plan, const Args& a) {
 
 class Run {
  public:
-  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : p_(plan.problem), a_(a), nsa_(nsa_of(plan.problem)), stream_(stream) {
+  Run(const Plan& plan, const Args& a, Workspace ws, const cuda::Launcher& launcher)
+      : p_(plan.problem), a_(a), nsa_(nsa_of(plan.problem)), launcher_(launcher) {
     const Scratch s = carve(ws, p_, nsa_);
     params_.row_stats = s.row_stats, params_.lists = s.lists;
     sm80::SelectedParams& x = params_.x;
@@ -78,54 +78,46 @@ class Run {
   Status run() const {
     const bool f32 = p_.dtype.q == DType::f32;
     if (p_.pass == Pass::forward)
-      return start(f32 ? cuda::plain_forward_kernel<float> : cuda::plain_forward_kernel<void>, 0, rows_of(p_));
-    if (Status s = start(cuda::plain_row_stats_kernel, 1, rows_of(p_)); !s.ok()) return s;
+      return launch(f32 ? cuda::plain_forward_kernel<float> : cuda::plain_forward_kernel<void>, rows_of(p_));
+    if (Status s = launch(cuda::plain_row_stats_kernel, rows_of(p_)); !s.ok()) return s;
     const auto rows = f32 ? cuda::plain_rows_kernel<float> : cuda::plain_rows_kernel<void>;
     if (a_.given(Role::dq))
-      if (Status s = start(rows, 2, rows_of(p_)); !s.ok()) return s;
+      if (Status s = launch(rows, rows_of(p_)); !s.ok()) return s;
     if (!a_.given(Role::dk) && !a_.given(Role::dv)) return Status::good();
     for (const Role r : {Role::dk, Role::dv})
       if (a_.given(r))
         if (Status s = clear(a_[r]); !s.ok()) return s;
-    const int device = a_[Role::q].device_index;
-    if (Status s = sm80::transpose_lists(kWho, params_.x, params_.lists, device, stream_); !s.ok()) return s;
-    return start(f32 ? cuda::plain_keys_kernel<float> : cuda::plain_keys_kernel<void>, 3,
-                 int64_t(params_.lists.lists) * nsa_.s);
+    if (Status s = sm80::transpose_lists(launcher_, params_.x, params_.lists); !s.ok()) return s;
+    return launch(f32 ? cuda::plain_keys_kernel<float> : cuda::plain_keys_kernel<void>,
+                  int64_t(params_.lists.lists) * nsa_.s);
   }
 
  private:
-  cuda::Launch launch(const void* kernel, cuda::SharedMemoryOptIn& ready, int64_t blocks, int threads) const {
-    return {.who = kWho, .kernel = kernel, .ready = &ready, .blocks = blocks, .threads = threads,
-            .device = a_[Role::q].device_index, .stream = stream_};
-  }
-  // One warp per row. None of these kernels uses dynamic shared memory, so they may share `ready`.
-  Status start(void (*kernel)(PlainParams), int step, int64_t rows) const {
-    static constinit cuda::SharedMemoryOptIn ready[4];
-    if (!rows) return Status::good();
-    const int64_t blocks = ceil_div(rows, cuda::kPlainWarps);
-    return cuda::launch(launch(reinterpret_cast<const void*>(kernel), ready[step], blocks, cuda::kPlainThreads), p_,
-                        &params_);
+  // One warp per row. None of these kernels has dynamic shared memory, so they share `ready`.
+  Status launch(void (*kernel)(PlainParams), int64_t rows) const {
+    static constinit cuda::SharedMemoryOptIn ready;
+    return launcher_({.kernel = cuda::address(kernel), .ready = &ready,
+                      .blocks = ceil_div(rows, cuda::kPlainWarps), .threads = cuda::kPlainThreads},
+                     params_);
   }
   Status clear(const Tensor& t) const {
     static constinit cuda::SharedMemoryOptIn ready;
-    const int64_t rows = int64_t(t.extent.batch) * t.extent.seq * t.extent.head;
-    if (!rows) return Status::good();
-    const int64_t blocks = std::min<int64_t>(ceil_div(rows, 8), 65535);
-    return cuda::launch(launch(reinterpret_cast<const void*>(sm80::clear_kernel), ready, blocks, 256), p_, &t);
+    return launcher_({.kernel = cuda::address(sm80::clear_kernel), .ready = &ready, .blocks = sm80::clear_blocks(t),
+                      .threads = 256},
+                     t);
   }
 
   const Problem& p_;
   const Args& a_;
   const Nsa nsa_;
-  const Stream stream_;
+  const cuda::Launcher& launcher_;
   PlainParams params_{};
 };
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   if (Status s = fits(plan, a); !s.ok()) return s;
-  const cuda::DeviceGuard use(a[Role::q].device_index);
-  if (!use.status.ok()) return Status::no(kWho, ": ", use.status.message, ", in: ", name(plan.problem));
-  return Run(plan, a, ws, stream).run();
+  const cuda::Launcher launcher(kWho, plan.problem, a[Role::q].device_index, stream);
+  return launcher.status.ok() ? Run(plan, a, ws, launcher).run() : launcher.status;
 }
 
 }  // namespace
