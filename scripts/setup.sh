@@ -121,7 +121,7 @@ not_here() {
   local line
   line=$(grep -m 1 -E "^attune parity: (no backend ran: |backend '.*' is not one of)" "$1") || return 0
   case $line in
-    *"no backend ran: "*"needs a"*" GPU of "* | *"no backend ran: "*"cannot be opened"*) echo "${line#*ran: }" ;;
+    *"no backend ran: "*": requires sm_"* | *"no backend ran: "*"cannot be opened"*) echo "${line#*ran: }" ;;
     *"backend 'sm90_"*) [ "$2" = 90 ] || echo "this build is for sm_$2" ;;
   esac
 }

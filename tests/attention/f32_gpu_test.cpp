@@ -30,21 +30,21 @@ TEST_F(F32OnGpu, every_dense_problem_is_taken_from_ampere_on) {
 
 TEST_F(F32OnGpu, what_is_refused_is_said) {
   const Refusal cases[] = {
-      {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d8 full", "h200", "multiplies with precision=tf32 or tf32x3, and"},
-      {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8 full", "h200", "multiplies with precision=tf32 or tf32x3"},
+      {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d8 full", "h200", "precision=tf32 or tf32x3, not with full"},
+      {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8 full", "h200", "computes with precision=tf32 or tf32x3"},
       {"sm80_forward_f32", "forward bf16 b1 h1 q8 k8 d8 full precision=tf32", "h200", "dtypes bf16 are not all f32"},
       {"sm80_forward_f32", "forward f32/bf16/f32 b1 h1 q8 k8 d8 full precision=tf32", "h200", "are not all f32"},
       {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d257 full precision=tf32", "h200", "dim 257 is over 256"},
       {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8/260 full precision=tf32", "h200", "dim 260 is over 256"},
       {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d8 full precision=tf32", "t4",
-       "needs a GPU of arch 80 or later, NVIDIA T4 is 75"},
+       "requires sm_80 or later, but NVIDIA T4 is sm_75"},
       {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8 full bias repro=run precision=tf32", "h200",
        "in no fixed order"},
   };
   expect_refusals(cases);
   const Problem p = problem("forward f32 b1 h1 q8 k8 d8 full precision=tf32");
   EXPECT_EQ(find_backend("sm80_forward_f32")->supports(p, Device{}).message,
-            "sm80_forward_f32: runs on a GPU, not on a CPU");
+            "sm80_forward_f32: requires a GPU, but this device is a CPU");
 }
 
 // Without permission for tf32, f32 goes to cuda_standard in full precision.

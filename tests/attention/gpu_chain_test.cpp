@@ -33,15 +33,15 @@ TEST_F(GpuChain, standard_refuses_in_words) {
   const Refusal cases[] = {
       {"cuda_standard", "forward f64 b1 h1 q8 k8 d8 full", "h200", "dtype f64 is not one of f32, f16, bf16"},
       {"cuda_standard", "forward bf16 b1 h1 q8 k8 d8 full", "t4",
-       "bf16 needs Ampere (sm_80) or later, and NVIDIA T4 is sm_75"},
+       "bf16 requires sm_80 or later, but NVIDIA T4 is sm_75"},
       {"cuda_standard", "forward f16/bf16/f16 b1 h1 q8 k8 d8 full", "h200",
-       "dtype bf16 of k and v is not that of q, f16"},
+       "q is f16 and kv is bf16; both must be the same"},
       {"cuda_standard", "backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 full", "h200",
-       "dtype f32 of out is not that of q, bf16"},
+       "q is bf16 and out is f32; both must be the same"},
       {"cuda_standard", "forward f16/f16/bf16 b1 h1 q8 k8 d8 full", "h200",
-       "dtype bf16 of out is neither f32 nor that of q, f16"},
-      {"cuda_standard", "forward f16 b1 h1 q8 k8 d8 full descale", "h200", "does not know the option descale"},
-      {"cuda_standard", "forward f16 b1 h1 q8 k8 d8 full repro=batch", "h200", "cuBLASLt does not promise repro=batch"},
+       "out dtype bf16 is neither f16 nor f32"},
+      {"cuda_standard", "forward f16 b1 h1 q8 k8 d8 full descale", "h200", "does not support the option descale"},
+      {"cuda_standard", "forward f16 b1 h1 q8 k8 d8 full repro=batch", "h200", "does not guarantee repro=batch"},
       {"cuda_standard", "forward f16 b1 h1 q200000 k200000 d8 full", "h200", "scores take 2^36 bytes or more"},
   };
   expect_refusals(cases);
@@ -49,7 +49,7 @@ TEST_F(GpuChain, standard_refuses_in_words) {
   Device old = known("t4");
   old.arch = 70, old.name = "NVIDIA V100";
   EXPECT_EQ(find_backend("cuda_standard")->supports(problem("forward f16 b1 h1 q8 k8 d8 full"), old).message,
-            "cuda_standard: needs an NVIDIA GPU of Turing (sm_75) or later, and NVIDIA V100 is sm_70");
+            "cuda_standard: requires sm_75 or later, but NVIDIA V100 is sm_70");
 }
 
 TEST_F(GpuChain, standard_keeps_scores_below_its_budget) {
@@ -71,20 +71,20 @@ TEST_F(GpuChain, vendor_takes_plain_attention) {
 
 TEST_F(GpuChain, vendor_refuses_in_words) {
   const Refusal cases[] = {
-      {"vendor_cudnn", "forward f16 b1 h1 q8 k8 d8 full", "t4", "of Ampere (sm_80) or later, and NVIDIA T4 is sm_75"},
+      {"vendor_cudnn", "forward f16 b1 h1 q8 k8 d8 full", "t4", "requires sm_80 or later, but NVIDIA T4 is sm_75"},
       {"vendor_cudnn", "forward f32 b1 h1 q8 k8 d8 full", "h200", "dtype f32 is not one of f16, bf16"},
       {"vendor_cudnn", "forward bf16/bf16/f32 b1 h1 q8 k8 d8 full", "h200",
-       "dtypes bf16/bf16/f32 are not one and the same"},
+       "dtypes bf16/bf16/f32 are not all the same"},
       {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d12 full", "h200", "dim 12 is not a multiple of 8 up to 256"},
       {"vendor_cudnn", "backward bf16 b1 h1 q8 k8 d192 full", "a100",
-       "not a multiple of 8 up to 128, of a backward not on sm_90"},
-      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 full softcap", "h200", "does not know the option softcap"},
-      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 full ragged", "h200", "does not know ragged keys"},
-      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 causal@absolute", "h200", "does not know absolute positions"},
-      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 causal/4+0", "h200", "does not know keys 4 apart"},
+       "not a multiple of 8 up to 128, the limit of a backward on sm_80"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 full softcap", "h200", "does not support the option softcap"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 full ragged", "h200", "does not support ragged keys"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 causal@absolute", "h200", "does not support absolute positions"},
+      {"vendor_cudnn", "forward bf16 b1 h1 q8 k8 d64 causal/4+0", "h200", "does not support keys 4 apart"},
       {"vendor_cudnn", "forward bf16 b1 h1 q9 k8 d64 causal", "h200", "rows that see no key"},
       {"vendor_cudnn", "forward bf16 b1 h1 q9 k8 d64 window3,0@top_left", "h200", "rows that see no key"},
-      {"vendor_cudnn", "backward bf16 b1 h1 q8 k8 d64 full repro=run", "h200", "repro=run is not kept"},
+      {"vendor_cudnn", "backward bf16 b1 h1 q8 k8 d64 full repro=run", "h200", "repro=run is not supported"},
   };
   expect_refusals(cases);
 }

@@ -37,10 +37,10 @@ TEST_F(NsaPlans, what_is_refused_is_said) {
   const Refusal cases[] = {
       {"sm80_select", "forward bf16 b1 h129/1 q8 k8 d8 causal : select d=1 l=1 n=3 s=1", "h200", "129 heads"},
       {"sm80_select", "forward bf16 b1 h1 q8 k8 d12 causal : select d=1 l=1 n=3 s=1", "h200", "dim 12 of bf16"},
-      {"sm80_select", "forward bf16 b1 h1 q8 k8 d8 causal : select d=1 l=1 n=3 s=1", "t4", "arch 80 or later"},
-      {"sm80_select", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "the variant select only"},
+      {"sm80_select", "forward bf16 b1 h1 q8 k8 d8 causal : select d=1 l=1 n=3 s=1", "t4", "requires sm_80 or later"},
+      {"sm80_select", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "computes the variant select, not dense attention"},
       {"cuda_compress", "forward bf16 b1 h1 q8 k1 d6 full : compress d=8 l=8 phi=mlp", "h200", "multiples of 4"},
-      {"cuda_gate", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "the variant gate only"}};
+      {"cuda_gate", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "computes the variant gate, not dense attention"}};
   expect_refusals(cases);
   Plan plan;
   const Problem many = problem("forward bf16 b1 h1 q99999 k99999 d8 causal : select d=1 l=60000 n=4 s=1");

@@ -36,10 +36,10 @@ TEST_F(SelectedPlans, what_is_refused_is_said) {
       {"sm80_selected", "forward bf16 b1 h1 q8 k8 d12 causal : selected n=3 s=4", "h200",
        "dim 12 is not a multiple of 8 up to 256"},
       {"sm80_selected", "forward bf16 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "t4",
-       "needs a GPU of arch 80 or later"},
-      {"sm80_selected", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "computes selected attention, not dense"},
+       "requires sm_80 or later"},
+      {"sm80_selected", "forward bf16 b1 h1 q8 k8 d8 causal", "h200", "computes the variant selected, not dense"},
       {"sm80_selected_backward", "backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 causal : selected n=3 s=4", "h200",
-       "out is f32 and q is bf16"},
+       "q is bf16 and out is f32"},
   };
   expect_refusals(cases);
 }

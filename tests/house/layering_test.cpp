@@ -34,7 +34,8 @@ const std::vector<Layer> kLayers = {
      {"core/", "machine/", "attention/tile/", "attention/gpu/", "attention/sm80/", "plan/backend.h"}},
     {"src/attention/sm90/",
      {"core/", "machine/", "attention/tile/", "attention/gpu/", "attention/sm90/", "plan/backend.h"}},
-    {"src/attention/cudnn/", {"core/", "machine/", "attention/cudnn/", "plan/backend.h"}},
+    {"src/attention/cudnn/",
+     {"core/", "machine/", "attention/gpu/refusal.h", "attention/cudnn/", "plan/backend.h"}},
     // Compositions only move data between their parts; they contain no loops and no instructions.
     {"src/variants/", {"core/", "variants/", "plan/backend.h", "machine/", "attention/gpu/block_lists.h",
                        "transport/communicator.h"}},

@@ -95,8 +95,8 @@ esac
 # Backends that scripts/gpu_check skips: those for which the machine lacks something, and no others.
 # lacks LINE CAPABILITY: for a run that printed LINE.
 lacks() { printf '%s\n\n0 passed, 0 failed\n' "$1" > "$place/log"; not_here "$place/log" "$2"; }
-for sentence in "sm80_forward: needs a GPU of arch 80 or later, Tesla T4 is 75" \
-  "vendor_cudnn: needs an NVIDIA GPU of Ampere (sm_80) or later, and Tesla T4 is sm_75" \
+for sentence in "sm80_forward: requires sm_80 or later, but Tesla T4 is sm_75" \
+  "sm90_forward: requires sm_90, but Tesla T4 is sm_75" \
   "vendor_cudnn: libcudnn.so.9 cannot be opened: no such file"; do
   expect "a machine that lacks it" "$(lacks "attune parity: no backend ran: $sentence" 75)" "$sentence"
 done

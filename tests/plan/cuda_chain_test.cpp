@@ -150,12 +150,12 @@ TEST_F(CudaChain, the_gradients_of_sm80_backward_are_refused_in_words) {
   const Backend* b = find_backend("sm80_backward");
   ASSERT_NE(b, nullptr);
   const struct { const char *line, *on, *says; } cases[] = {
-      {"backward bf16 b1 h1 q8 k8 d64 full", "t4", "needs a GPU of arch 80 or later, NVIDIA T4 is 75"},
+      {"backward bf16 b1 h1 q8 k8 d64 full", "t4", "requires sm_80 or later, but NVIDIA T4 is sm_75"},
       {"forward bf16 b1 h1 q8 k8 d64 full", "h200", "computes a backward, not a forward"},
       {"backward f32 b1 h1 q8 k8 d64 full", "h200", "dtype f32 is not one of f16, bf16"},
       {"backward bf16 b1 h1 q8 k8 d68 full", "h200", "dim 68 is not a multiple of 8 up to 256"},
       {"backward bf16 b1 h1 q8 k8 d264 full", "h200", "dim 264 is not a multiple of 8 up to 256"},
-      {"backward bf16 b1 h1 q8 k8 d64 full descale", "h200", "does not serve the option descale"},
+      {"backward bf16 b1 h1 q8 k8 d64 full descale", "h200", "does not support the option descale"},
   };
   for (const auto& c : cases)
     EXPECT_EQ(b->supports(problem(c.line), known(c.on)).message, join("sm80_backward: ", c.says)) << c.line;

@@ -329,9 +329,9 @@ TEST_F(Sm80Forward, takes_what_it_serves_on_every_gpu_from_ampere_on) {
 TEST_F(Sm80Forward, refuses_by_name_what_it_does_not_serve) {
   const Device h200 = known("h200");
   EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d64 full", known("t4")),
-            "sm80_forward: needs a GPU of arch 80 or later, NVIDIA T4 is 75");
-  EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d64 full", Device{.name = "a CPU"}),
-            "sm80_forward: runs on a GPU, not on a CPU");
+            "sm80_forward: requires sm_80 or later, but NVIDIA T4 is sm_75");
+  EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d64 full", Device{.name = "AMD EPYC"}),
+            "sm80_forward: requires a GPU, but AMD EPYC is a CPU");
   EXPECT_EQ(refusal("backward bf16 b1 h1 q8 k8 d64 full", h200), "sm80_forward: computes a forward, not a backward");
   EXPECT_EQ(refusal("forward f32 b1 h1 q8 k8 d64 full", h200), "sm80_forward: dtype f32 is not one of f16, bf16");
   EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d68 full", h200),
@@ -339,7 +339,7 @@ TEST_F(Sm80Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d264 full", h200),
             "sm80_forward: dim 264 is not a multiple of 8 up to 256");
   EXPECT_EQ(refusal("forward bf16 b1 h1 q1 k8 d64 full descale", h200),
-            "sm80_forward: does not serve the option descale");
+            "sm80_forward: does not support the option descale");
 }
 
 TEST_F(Sm80Forward, splits_the_keys_where_the_grid_is_small) {

@@ -15,6 +15,7 @@
 #include "attention/cudnn/graph.h"
 #include "attention/cudnn/lse.h"
 #include "attention/cudnn/versions.h"
+#include "attention/gpu/refusal.h"
 #include "core/score.h"
 #include "machine/cuda/runtime.h"
 #include "plan/backend.h"
@@ -22,6 +23,7 @@
 namespace attune {
 namespace {
 
+using cuda::Refusal;
 using cudnn::Fold;
 using cudnn::Graph;
 using cudnn::Node;
@@ -204,41 +206,34 @@ Carved carve(Workspace& w, const Problem& p) {
   return c;
 }
 
-Status supports_mask(const Problem& p) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+Refusal supports_mask(Refusal r, const Problem& p) {
   const Mask& m = p.mask;
-  if (m.align == Align::absolute) return no("does not know absolute positions");
-  if (m.k_step != 1 || m.k_phase) return no("does not know keys ", m.k_step, " apart, from ", m.k_phase, " on");
-  if (m.blocks.q) return no("does not know block lists");
-  const bool bound_left = m.kind == MaskKind::window && m.left != kNoLimit;
-  const bool bound_right = m.kind == MaskKind::causal || (m.kind == MaskKind::window && m.right != kNoLimit);
-  if (m.kind == MaskKind::window && m.right < 0) return no("does not know a window that ends before the query");
-  if (p.len_q > p.len_k && (bound_left || (bound_right && m.align == Align::bottom_right)))
-    return no("q", p.len_q, " over k", p.len_k, " leaves rows that see no key, which cuDNN gets wrong");
-  return Status::good();
+  const bool window = m.kind == MaskKind::window, bound_left = window && m.left != kNoLimit;
+  const bool bound_right = m.kind == MaskKind::causal || (window && m.right != kNoLimit);
+  const bool empty_rows = p.len_q > p.len_k && (bound_left || (bound_right && m.align == Align::bottom_right));
+  return r.require(m.align != Align::absolute, "does not support absolute positions")
+      .require(m.k_step == 1 && !m.k_phase, "does not support keys ", m.k_step, " apart, starting at ", m.k_phase)
+      .require(!m.blocks.q, "does not support block lists")
+      .require(!window || m.right >= 0, "does not support a window that ends before the query")
+      .require(!empty_rows, "q", p.len_q, " over k", p.len_k, " has rows that see no key, which cuDNN gets wrong");
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on an NVIDIA GPU, not on ", d.name);
-  if (d.arch < 80) return no("needs an NVIDIA GPU of Ampere (sm_80) or later, and ", d.name, " is sm_", d.arch);
-  const DType q = p.dtype.q;
   const bool backward = p.pass == Pass::backward;
-  if (q != DType::f16 && q != DType::bf16) return no("dtype ", name(q), " is not one of f16, bf16");
-  if (p.dtype.kv != q || p.dtype.out != q || (backward && p.dtype.grad != q))
-    return no("dtypes ", name(p.dtype), " are not one and the same");
+  Refusal r(kWho, p, d);
+  r.needs_arch_from(80).half_inputs();
+  r.require(p.dtype.out == p.dtype.q && (!backward || p.dtype.grad == p.dtype.q), "dtypes ", name(p.dtype),
+            " are not all the same");
   const bool narrow = backward && d.arch / 10 != 9 && !(d.arch >= 100 && p.dim_qk == 192 && p.dim_v == 128);
   for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim % 8 || dim > (narrow ? 128 : 256))
-      return no("dim ", dim, " is not a multiple of 8 up to ", narrow ? "128, of a backward not on sm_90" : "256");
-  for (int o = 0; o < int(Option::count); ++o)
-    if (p.has(Option(o))) return no("does not know the option ", name(Option(o)));
-  if (const auto w = word(p.variant); !w.empty()) return no("does not know the variant ", w);
-  if (p.keys != KeySource::linear) return no("does not know ", name(p.keys), " keys");
-  if (p.reproducible == Reproducible::batch) return no("cuDNN does not promise repro=batch");
-  if (p.reproducible == Reproducible::run && backward)
-    return no("cuDNN's backward adds in no fixed order, so repro=run is not kept");
-  return supports_mask(p);
+    r.require(dim % 8 == 0 && dim <= (narrow ? 128 : 256), "dim ", dim, " is not a multiple of 8 up to ",
+              narrow ? join("128, the limit of a backward on sm_", d.arch) : "256");
+  for (int o = 0; o < int(Option::count); ++o) r.without({Option(o)});
+  r.no_variant().require(p.keys == KeySource::linear, "does not support ", name(p.keys), " keys");
+  r.require(p.reproducible != Reproducible::batch, "cuDNN does not guarantee repro=batch");
+  r.require(p.reproducible != Reproducible::run || !backward,
+            "cuDNN's backward adds in no fixed order, so repro=run is not supported");
+  return supports_mask(r, p).status();
 }
 
 Status shape(Plan& plan, const Planner&) {

@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "attention/gpu/append.h"
+#include "attention/gpu/refusal.h"
 #include "attention/gpu/standard_rows.h"
 #include "machine/cuda/blas.h"
 #include "machine/cuda/launcher.h"
@@ -302,28 +303,19 @@ struct Call {
 };
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on an NVIDIA GPU, not on ", d.name);
-  if (d.arch < 75) return no("needs an NVIDIA GPU of Turing (sm_75) or later, and ", d.name, " is sm_", d.arch);
-  const DType q = p.dtype.q;
-  if (q != DType::f32 && q != DType::f16 && q != DType::bf16)
-    return no("dtype ", name(q), " is not one of f32, f16, bf16");
-  if (q == DType::bf16 && d.arch < 80) return no("bf16 needs Ampere (sm_80) or later, and ", d.name, " is sm_", d.arch);
-  if (p.dtype.kv != q) return no("dtype ", name(p.dtype.kv), " of k and v is not that of q, ", name(q));
-  const bool backward = p.pass == Pass::backward;
-  if (p.dtype.out != q && (backward || p.dtype.out != DType::f32))
-    return no("dtype ", name(p.dtype.out), " of out is ", backward ? "" : "neither f32 nor ", backward ? "not " : "",
-              "that of q, ", name(q));
-  if (backward && p.dtype.grad != q && p.dtype.grad != DType::f32)
-    return no("dtype ", name(p.dtype.grad), " of gradients is neither f32 nor that of q, ", name(q));
-  if (p.has(Option::descale)) return no("does not know the option ", name(Option::descale));
-  if (const auto w = word(p.variant); !w.empty()) return no("does not know the variant ", w);
-  if (p.reproducible == Reproducible::batch) return no("cuBLASLt does not promise repro=batch; repro=run is kept");
-  if (unit_bytes(p) >= double(kMostOfUnit))
-    return no("h", p.heads_q / p.heads_kv, " x q", p.len_q, " x k", p.len_k, " scores take 2^36 bytes or more");
-  if (p.mask.blocks.q && ceil_div(p.len_k, p.mask.blocks.k) > kMostListed)
-    return no("k", p.len_k, " in blocks of ", p.mask.blocks.k, " are over 2^18 key blocks");
-  return Status::good();
+  const Blocks blocks = p.mask.blocks;
+  cuda::Refusal r(kWho, p, d);
+  r.needs_arch_from(75).f32_or_half(p.dtype.q);
+  r.require(p.dtype.q != DType::bf16 || d.arch >= 80, "bf16 requires sm_80 or later, but ", d.name, " is sm_", d.arch);
+  r.kv_like_q();
+  p.pass == Pass::backward ? r.half_gradients() : r.out_like_q_or_f32();
+  r.without({Option::descale}).no_variant();
+  r.require(p.reproducible != Reproducible::batch, "cuBLASLt does not guarantee repro=batch; repro=run is supported");
+  r.require(unit_bytes(p) < double(kMostOfUnit), "h", p.heads_q / p.heads_kv, " x q", p.len_q, " x k", p.len_k,
+            " scores take 2^36 bytes or more");
+  r.require(!blocks.q || ceil_div(p.len_k, blocks.k) <= kMostListed, "k", p.len_k, " in blocks of ", blocks.k,
+            " are over 2^18 key blocks");
+  return r.status();
 }
 
 Status shape(Plan& plan, const Planner&) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "attention/gpu/refusal.h"
 #include "attention/sm80/f32.h"
 #include "core/check.h"
 #include "machine/cuda/launcher.h"
@@ -13,19 +14,14 @@ namespace attune::sm80 {
 inline constexpr int kF32MaxDim = 256;
 inline constexpr int64_t kF32MostBlocks = INT32_MAX;
 
-inline Status f32_supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {
-  const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
-  if (p.pass != pass) return no("computes a ", name(pass), ", not a ", name(p.pass));
-  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
+inline cuda::Refusal f32_refusal(std::string_view who, Pass pass, const Problem& p, const Device& d) {
+  cuda::Refusal r(who, p, d);
+  r.needs_arch_from(80).pass(pass).no_variant().without({Option::descale});
   for (const DType t : {p.dtype.q, p.dtype.kv, p.dtype.out, p.dtype.grad})
-    if (t != DType::f32 && t != DType::none) return no("dtypes ", name(p.dtype), " are not all f32");
-  if (p.precision == Precision::full) return no("multiplies with precision=tf32 or tf32x3, and full is asked for");
-  for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim > kF32MaxDim) return no("dim ", dim, " is over ", kF32MaxDim);
-  return Status::good();
+    r.require(t == DType::f32 || t == DType::none, "dtypes ", name(p.dtype), " are not all f32");
+  r.require(p.precision != Precision::full, "computes with precision=tf32 or tf32x3, not with full");
+  for (const int dim : {p.dim_qk, p.dim_v}) r.require(dim <= kF32MaxDim, "dim ", dim, " is over ", kF32MaxDim);
+  return r;
 }
 
 inline bool any_given(const Args& a, std::initializer_list<Role> roles) {

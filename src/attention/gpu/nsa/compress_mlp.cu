@@ -280,8 +280,7 @@ struct Run {
 Status mlp_supports(const Problem& p) {
   const int width = nsa_of(p).width(p.dim_qk);
   if (p.dim_qk % 4 || width % 4)
-    return Status::no(kWho, ": dim ", p.dim_qk, " and hidden ", width,
-                      " are not both multiples of 4, as a product needs");
+    return Status::unsupported(kWho, ": dim ", p.dim_qk, " and hidden ", width, " are not both multiples of 4");
   return Status::good();
 }
 

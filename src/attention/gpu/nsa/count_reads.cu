@@ -3,6 +3,7 @@
 // order.
 #include <algorithm>
 
+#include "attention/gpu/refusal.h"
 #include "core/divisor.h"
 #include "core/variant/nsa.h"
 #include "machine/cuda/launcher.h"
@@ -64,12 +65,9 @@ __global__ void __launch_bounds__(kThreads) reads_kernel(const __grid_constant__
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (word(p.variant) != "reads") return no("computes the variant reads only");
-  if (int64_t(p.batch) * p.len_q * p.heads_kv > INT32_MAX)
-    return no(int64_t(p.batch) * p.len_q * p.heads_kv, " lists are over 2^31 - 1");
-  return Status::good();
+  const int64_t lists = int64_t(p.batch) * p.len_q * p.heads_kv;
+  cuda::Refusal r(kWho, p, d);
+  return r.variant("reads").require(lists <= INT32_MAX, lists, " lists are over 2^31 - 1").status();
 }
 
 Status shape(Plan& plan, const Planner&) {

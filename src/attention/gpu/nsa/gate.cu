@@ -3,6 +3,7 @@
 // over the heads of that gate in a fixed order.
 #include <algorithm>
 
+#include "attention/gpu/refusal.h"
 #include "core/divisor.h"
 #include "core/dtypes.h"
 #include "core/variant/nsa.h"
@@ -121,14 +122,12 @@ __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_co
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (word(p.variant) != "gate") return no("computes the variant gate only");
-  for (const DType t : {p.dtype.q, p.dtype.out, p.pass == Pass::backward ? p.dtype.grad : DType::f32})
-    if (!is_f32_or_half(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
-  if (int64_t(p.batch) * p.len_q * p.heads_kv > INT32_MAX)
-    return no(int64_t(p.batch) * p.len_q * p.heads_kv, " rows are over 2^31 - 1");
-  return Status::good();
+  const int64_t rows = int64_t(p.batch) * p.len_q * p.heads_kv;
+  cuda::Refusal r(kWho, p, d);
+  r.variant("gate").f32_or_half(p.dtype.q).f32_or_half(p.dtype.out);
+  if (p.pass == Pass::backward) r.f32_or_half(p.dtype.grad);
+  r.require(rows <= INT32_MAX, rows, " rows are over 2^31 - 1");
+  return r.status();
 }
 
 Status shape(Plan& plan, const Planner&) {

@@ -4,6 +4,7 @@
 
 #include "attention/gpu/backward_pre_post.h"
 #include "attention/gpu/nsa/transpose_lists.h"
+#include "attention/gpu/refusal.h"
 #include "plan/backend.h"
 
 namespace attune {
@@ -28,18 +29,13 @@ Scratch carve(Workspace& ws, const Problem& p, const Nsa& nsa) {
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (d.arch < 75) return no("needs a GPU of arch 75 or later, ", d.name, " is ", d.arch);
-  if (word(p.variant) != "selected")
-    return no("computes selected attention, not ", word(p.variant).empty() ? "dense" : word(p.variant));
-  if (p.dtype.q != p.dtype.kv)
-    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
+  cuda::Refusal r(kWho, p, d);
+  r.needs_arch_from(75).variant("selected").kv_like_q();
   for (const DType t : {p.dtype.q, p.dtype.out, p.dtype.grad})
-    if (t == DType::f64 || t == DType::e4m3) return no("dtype ", name(t), " is not one of f32, f16, bf16");
+    if (t != DType::none) r.f32_or_half(t);
   for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim > cuda::kPlainDim) return no("dim ", dim, " is over ", cuda::kPlainDim);
-  return Status::good();
+    r.require(dim <= cuda::kPlainDim, "dim ", dim, " is over ", cuda::kPlainDim);
+  return r.status();
 }
 
 Status shape(Plan& plan, const Planner&) {

@@ -46,10 +46,7 @@ int64_t key_tiles(const Problem& p) { return sm80::f32_tiles(p.len_k, p.mask.blo
 float2* carve(Workspace& ws, const Problem& p) { return ws.take<float2>(size_t(heads(p) * padded(p))); }
 
 Status supports(const Problem& p, const Device& d) {
-  if (Status s = sm80::f32_supports(kWho, Pass::backward, p, d); !s.ok()) return s;
-  if (p.reproducible != Reproducible::no && (p.has(Option::bias) || p.has(Option::block_bias)))
-    return Status::no(kWho, ": adds up the gradient of a bias in no fixed order, so a reproducible run has none");
-  return Status::good();
+  return sm80::f32_refusal(kWho, Pass::backward, p, d).no_reproducible_bias().status();
 }
 
 Status shape(Plan& plan, const Planner&) {

@@ -7,6 +7,7 @@
 
 #include "attention/gpu/backward_pre_post_host.h"
 #include "attention/gpu/block_lists.h"
+#include "attention/gpu/refusal.h"
 #include "attention/sm80/backward/instances.h"
 #include "core/check.h"
 #include "machine/cuda/kernels.h"
@@ -112,24 +113,8 @@ Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
-  if (p.pass != Pass::backward) return no("computes a backward, not a ", name(p.pass));
-  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
-  if (p.dtype.q != p.dtype.kv || p.dtype.q != p.dtype.out)
-    return no("q is ", name(p.dtype.q), ", kv is ", name(p.dtype.kv), " and out is ", name(p.dtype.out),
-              ", they must be the same");
-  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
-    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
-  if (p.dtype.grad != p.dtype.q && p.dtype.grad != DType::f32)
-    return no("grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
-  for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  if (p.reproducible != Reproducible::no && (p.has(Option::bias) || p.has(Option::block_bias)))
-    return no("adds up the gradient of a bias in no fixed order, so a reproducible run has none");
-  return Status::good();
+  return cuda::Refusal(kWho, p, d).needs_arch_from(80).pass(Pass::backward).no_variant().without({Option::descale})
+      .half_inputs().half_gradients().dims(8, 256).no_reproducible_bias().status();
 }
 
 Status shape(Plan& plan, const Planner&) {

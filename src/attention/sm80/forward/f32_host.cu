@@ -36,7 +36,9 @@ constinit Kernel kKernels[] = {instance<Config{.dim = 64, .tile_q = 128, .tile_k
 int64_t tiles(const Problem& p, const Kernel& k) { return sm80::f32_tiles(p.len_q, p.mask.blocks.q, k.tile_q); }
 int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
 
-Status supports(const Problem& p, const Device& d) { return sm80::f32_supports(kWho, Pass::forward, p, d); }
+Status supports(const Problem& p, const Device& d) {
+  return sm80::f32_refusal(kWho, Pass::forward, p, d).status();
+}
 
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;

@@ -4,9 +4,10 @@
 #include <cmath>
 
 #include "attention/gpu/append.h"
+#include "attention/gpu/list_order.h"
+#include "attention/gpu/refusal.h"
 #include "attention/sm80/decode/host.h"
 #include "attention/sm80/forward/instances.h"
-#include "attention/gpu/list_order.h"
 #include "core/check.h"
 #include "plan/backend.h"
 
@@ -116,21 +117,8 @@ Partial carve(Workspace& ws, const Plan& plan) {
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
-  if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
-  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
-  if (p.dtype.q != p.dtype.kv)
-    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
-  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
-    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
-  if (p.dtype.out != p.dtype.q && p.dtype.out != DType::f32)
-    return no("out dtype ", name(p.dtype.out), " is neither ", name(p.dtype.q), " nor f32");
-  for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  return Status::good();
+  return cuda::Refusal(kWho, p, d).needs_arch_from(80).pass(Pass::forward).no_variant().without({Option::descale})
+      .half_inputs().out_like_q_or_f32().dims(8, 256).status();
 }
 
 Status shape(Plan& plan, const Planner&) {

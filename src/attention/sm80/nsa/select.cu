@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "attention/sm80/nsa/select_f32.h"
+#include "attention/gpu/refusal.h"
 #include "attention/sm80/nsa/select.h"
+#include "attention/sm80/nsa/select_f32.h"
 #include "attention/sm80/nsa/select_lse.h"
 #include "core/check.h"
 #include "core/score.h"
@@ -85,21 +86,14 @@ Carved carve(Workspace& ws, const Plan& plan, const sm80::SelectParams& x) {
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
-  if (word(p.variant) != "select") return no("computes the variant select only");
-  if (p.pass != Pass::forward) return no("computes a forward, not a ", name(p.pass));
-  if (p.dtype.q != p.dtype.kv)
-    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
-  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16 && p.dtype.q != DType::f32)
-    return no("dtype ", name(p.dtype.q), " is not one of f32, f16, bf16");
-  if (p.dim_qk > 256 || (p.dtype.q != DType::f32 && p.dim_qk % 8))
-    return no("dim ", p.dim_qk, " of ", name(p.dtype.q), " is not ", p.dtype.q == DType::f32 ? "" : "a multiple of 8 ",
-              "up to 256");
-  if (p.heads_q / p.heads_kv > kSelectRows)
-    return no(p.heads_q / p.heads_kv, " heads in a group are over ", kSelectRows);
-  return Status::good();
+  const bool f32 = p.dtype.q == DType::f32;
+  const int group = p.heads_q / p.heads_kv;
+  return cuda::Refusal(kWho, p, d).needs_arch_from(80).variant("select").pass(Pass::forward).f32_or_half(p.dtype.q)
+      .kv_like_q()
+      .require(p.dim_qk <= 256 && (f32 || p.dim_qk % 8 == 0), "dim ", p.dim_qk, " of ", name(p.dtype.q), " is not ",
+               f32 ? "" : "a multiple of 8 ", "up to 256")
+      .require(group <= kSelectRows, group, " heads in a group are over ", kSelectRows)
+      .status();
 }
 
 Status shape(Plan& plan, const Planner&) {

@@ -29,10 +29,7 @@ Partial carve(Workspace& ws, const Plan& plan) {
 }
 
 Status supports(const Problem& p, const Device& d) {
-  if (Status s = sm80::selected_supports(kWho, Pass::forward, p, d); !s.ok()) return s;
-  if (p.dtype.out != p.dtype.q && p.dtype.out != DType::f32)
-    return Status::no(kWho, ": out dtype ", name(p.dtype.out), " is neither ", name(p.dtype.q), " nor f32");
-  return Status::good();
+  return sm80::selected_refusal(kWho, Pass::forward, p, d).out_like_q_or_f32().status();
 }
 
 Status shape(Plan& plan, const Planner&) {

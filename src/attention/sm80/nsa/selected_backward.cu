@@ -63,12 +63,7 @@ Scratch carve(Workspace& ws, const Plan& plan, const Nsa& nsa) {
 }
 
 Status supports(const Problem& p, const Device& d) {
-  if (Status s = sm80::selected_supports(kWho, Pass::backward, p, d); !s.ok()) return s;
-  if (p.dtype.out != p.dtype.q)
-    return Status::no(kWho, ": out is ", name(p.dtype.out), " and q is ", name(p.dtype.q), ", they must be the same");
-  if (p.dtype.grad != p.dtype.q && p.dtype.grad != DType::f32)
-    return Status::no(kWho, ": grad dtype ", name(p.dtype.grad), " is neither ", name(p.dtype.q), " nor f32");
-  return Status::good();
+  return sm80::selected_refusal(kWho, Pass::backward, p, d).half_gradients().status();
 }
 
 Status shape(Plan& plan, const Planner&) {

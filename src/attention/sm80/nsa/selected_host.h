@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "attention/gpu/refusal.h"
 #include "attention/sm80/nsa/selected_instances.h"
 #include "core/check.h"
 #include "core/variant/nsa.h"
@@ -66,20 +67,8 @@ inline SelectedParams selected_params(const Problem& p, const Args& a, const Nsa
   return x;
 }
 
-inline Status selected_supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {
-  const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
-  if (d.kind != DeviceKind::cuda) return no("runs on a GPU, not on ", d.name.empty() ? "a CPU" : d.name);
-  if (d.arch < 80) return no("needs a GPU of arch 80 or later, ", d.name, " is ", d.arch);
-  if (word(p.variant) != "selected")
-    return no("computes selected attention, not ", word(p.variant).empty() ? "dense" : word(p.variant));
-  if (p.pass != pass) return no("computes a ", name(pass), ", not a ", name(p.pass));
-  if (p.dtype.q != p.dtype.kv)
-    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
-  if (p.dtype.q != DType::f16 && p.dtype.q != DType::bf16)
-    return no("dtype ", name(p.dtype.q), " is not one of f16, bf16");
-  for (const int dim : {p.dim_qk, p.dim_v})
-    if (dim % 8 || dim > 256) return no("dim ", dim, " is not a multiple of 8 up to 256");
-  return Status::good();
+inline cuda::Refusal selected_refusal(std::string_view who, Pass pass, const Problem& p, const Device& d) {
+  return cuda::Refusal(who, p, d).needs_arch_from(80).variant("selected").pass(pass).half_inputs().dims(8, 256);
 }
 
 }  // namespace attune::sm80
