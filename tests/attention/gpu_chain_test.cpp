@@ -109,8 +109,7 @@ TEST_F(GpuChain, vendor_says_which_arguments_it_does_not_take) {
   int32_t lengths[2] = {1, 2};
   Call ragged(line);
   ragged.args[Role::used_k] = {lengths, DType::i32, DeviceKind::cuda, 0, {2, 1, 1, 1}, {1, 0, 0}};
-  EXPECT_EQ(ragged.said("vendor_cudnn"),
-            "vendor_cudnn: does not know lengths of single sequences or a cache index");
+  EXPECT_EQ(ragged.said("vendor_cudnn"), "vendor_cudnn: does not support lengths per sequence or a cache index");
   Call odd(line);
   odd.args[Role::q].data = static_cast<char*>(odd.args[Role::q].data) + 2;
   EXPECT_EQ(odd.said("vendor_cudnn"), "vendor_cudnn: addresses and strides must be multiples of 16 bytes");

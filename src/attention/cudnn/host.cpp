@@ -251,8 +251,7 @@ Status shape(Plan& plan, const Planner&) {
 Status fits(const Plan& plan, const Args& a) {
   const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
   const Problem& p = plan.problem;
-  for (const Role r : {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index})
-    if (a.given(r)) return no("does not know lengths of single sequences or a cache index");
+  if (has_sequence_tensors(a)) return no("does not support lengths per sequence or a cache index");
   if (a[Role::q].extent.seq != p.len_q || a[Role::k].extent.seq != p.len_k || a[Role::k].extent.batch != p.batch)
     return no("the lengths of q and k are not those of the problem");
   for (const Role r : kLaidOut) {

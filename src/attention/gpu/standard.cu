@@ -114,7 +114,7 @@ struct Call {
     x.args = dense(args);
     if (!a.given(Role::d_sinks)) x.sink_part = nullptr;
     if (!a.given(Role::d_bias) || (rows_own_bias() && !p.has(Option::accumulate))) x.db = nullptr;
-    x.uniform = p.keys == KeySource::linear && !any_length() && !a.given(Role::positions);
+    x.uniform = p.keys == KeySource::linear && !has_sequence_tensors(a);
     if (x.uniform) x.seq = sequence(p, a, 0);
     // Half of the scale goes to dS, half to its products. For ordinary logits, queries and keys have magnitude 1 /
     // sqrt(scale). The stored dS then has the magnitude of dQ and dK, and lies within the range of f16 if they do.
@@ -130,9 +130,10 @@ struct Call {
     ds = {dp.data, type, narrow, rows * narrow, 0, true};
   }
 
-  bool any_length() const {
-    for (const Role r : {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index})
-      if (a.given(r)) return true;
+  // True if sequences may have different lengths or rows. Positions only move the mask.
+  bool has_lengths() const {
+    for (const Role r : kSequenceRoles)
+      if (r != Role::positions && a.given(r)) return true;
     return false;
   }
   // True if no two rows of scores add to the same row of d_bias.
@@ -141,7 +142,7 @@ struct Call {
     return !p.has(Option::block_bias) && e.batch == p.batch && e.seq == p.len_q && e.head == p.heads_q;
   }
   bool find_direct() {
-    if (p.keys != KeySource::linear || p.has(Option::accumulate) || any_length()) return false;
+    if (p.keys != KeySource::linear || p.has(Option::accumulate) || has_lengths()) return false;
     const auto queries = [&](Role r, int dim, Operand& o) {
       return !a.given(r) || as_it_lies(p, a[r], p.len_q, dim, x.group, o);
     };

@@ -1,7 +1,6 @@
 // Host code shared by the two f32 backends: the problems they support and the parameters of their kernels.
 #pragma once
 #include <algorithm>
-#include <initializer_list>
 
 #include "attention/gpu/refusal.h"
 #include "attention/sm80/f32.h"
@@ -24,10 +23,6 @@ inline cuda::Refusal f32_refusal(std::string_view who, Pass pass, const Problem&
   return r;
 }
 
-inline bool any_given(const Args& a, std::initializer_list<Role> roles) {
-  return std::any_of(roles.begin(), roles.end(), [&](Role r) { return a.given(r); });
-}
-
 // True if every loaded row starts at a multiple of 16 bytes and its length is a multiple of 16 bytes.
 inline bool rows_aligned16(const Args& a) {
   for (const Role r : {Role::q, Role::k, Role::v, Role::d_out}) {
@@ -47,8 +42,7 @@ inline int64_t f32_tiles(int64_t length, int64_t block, int64_t tile) {
 
 inline F32Call f32_call(const Problem& p, const Args& a) {
   F32Call x{.problem = p, .args = dense(a), .aligned16 = rows_aligned16(a), .options = needs_general(p)};
-  x.uniform = p.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
-                                                            Role::cache_index, Role::positions});
+  x.uniform = p.keys == KeySource::linear && !has_sequence_tensors(a);
   if (x.uniform) x.seq = sequence(p, a, 0);
   return x;
 }

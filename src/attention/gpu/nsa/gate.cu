@@ -142,7 +142,7 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   x.q = a[Role::q], x.gates = a[variant_tensor(0)], x.out = a[backward ? Role::d_out : Role::out];
   if (backward) x.dq = a[Role::dq], x.d_gates = a[d_variant_tensor(0)];
   x.nsa = nsa_of(p), x.problem = p, x.args = dense(a);
-  x.uniform = !a.given(Role::cu_q) && !a.given(Role::used_q);
+  x.uniform = !has_sequence_tensors(a);
   x.heads = p.heads_kv, x.per_gate = p.heads_kv / std::max(1, x.gates.extent.head);
   const bool aligned16 = cuda::has_pieces(x.q, kVec) && cuda::has_pieces(x.out, kVec) &&
                     (!x.dq.data || cuda::has_pieces(x.dq, kVec));

@@ -67,7 +67,7 @@ class Run {
     x.blocks = sm80::byte_rows(a[variant_tensor(0)]);
     x.group = Divisor(uint32_t(sm80::heads_per_key(p_))), x.heads_kv = Divisor(uint32_t(p_.heads_kv));
     x.n = nsa_.n, x.size = nsa_.s, x.scale = scale_of(p_, a) * kLog2e;
-    x.uniform = sm80::uniform_lengths(a);
+    x.uniform = !has_sequence_tensors(a);
     if (x.uniform) x.seq = sequence(p_, a, 0);
     x.problem = p_, x.args = dense(a);
   }

@@ -47,11 +47,4 @@ __device__ inline int keys_seen(const Sequence& s, int token) {
 
 inline int heads_per_key(const Problem& p) { return p.heads_q / p.heads_kv; }
 
-// True if no role that `sequence` reads on the GPU is given. All sequences are then alike, and the host describes them.
-inline bool uniform_lengths(const Args& a) {
-  for (const Role r : {Role::cu_q, Role::cu_k, Role::used_q, Role::used_k, Role::left_pad, Role::cache_index})
-    if (a.given(r)) return false;
-  return true;
-}
-
 }  // namespace attune::sm80

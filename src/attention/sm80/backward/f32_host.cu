@@ -88,9 +88,9 @@ class Run {
         if (Status s = clear(a_[r]); !s.ok()) return s;
     if (a_.given(Role::d_bias) && !x_.running)
       if (Status s = clear(a_[Role::d_bias]); !s.ok()) return s;
-    if (sm80::any_given(a_, {Role::dq, Role::d_bias}))
+    if (a_.given(Role::dq) || a_.given(Role::d_bias))
       if (Status s = rows(); !s.ok()) return s;
-    return sm80::any_given(a_, {Role::dk, Role::dv}) ? keys() : Status::good();
+    return a_.given(Role::dk) || a_.given(Role::dv) ? keys() : Status::good();
   }
 
  private:

@@ -3,7 +3,6 @@
 // dQ kernel computes it instead. Where sequences share keys, a deterministic run processes them one after another.
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 #include "attention/gpu/backward_pre_post_host.h"
 #include "attention/gpu/block_lists.h"
@@ -136,12 +135,6 @@ Status fits(const Plan&, const Args& a) {
   return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
 }
 
-bool any_given(const Args& a, std::initializer_list<Role> roles) {
-  for (const Role r : roles)
-    if (a.given(r)) return true;
-  return false;
-}
-
 class Run {
  public:
   Run(const Plan& plan, const Args& a, Workspace ws, const cuda::Launcher& launcher)
@@ -149,8 +142,7 @@ class Run {
         place_{launcher.device(), plan.device.arch} {
     const Scratch scratch = carve(ws, p_, chosen_);
     x_.problem = p_, x_.args = dense(a);
-    x_.uniform = p_.keys == KeySource::linear && !any_given(a, {Role::cu_q, Role::used_q, Role::used_k, Role::left_pad,
-                                                                Role::cache_index, Role::positions});
+    x_.uniform = p_.keys == KeySource::linear && !has_sequence_tensors(a);
     if (x_.uniform) x_.seq = sequence(p_, a, 0);
     x_.rows = scratch.rows, x_.dq = a.given(Role::dq) ? scratch.dq : nullptr;
     x_.tickets = x_.dq ? scratch.tickets : nullptr;
@@ -183,7 +175,7 @@ class Run {
         if (Status s = clear(r); !s.ok()) return s;
     if (a_.given(Role::d_bias) && !x_.running)
       if (Status s = clear(Role::d_bias); !s.ok()) return s;
-    if (x_.dq || any_given(a_, {Role::dk, Role::dv, Role::d_bias}))
+    if (x_.dq || a_.given(Role::dk) || a_.given(Role::dv) || a_.given(Role::d_bias))
       if (Status s = keys(); !s.ok()) return s;
     if (!a_.given(Role::dq)) return Status::good();
     return chosen_.rows ? rows() : sm80::backward_finish(kWho, x_, place_, launcher_.stream());

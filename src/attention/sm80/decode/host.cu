@@ -28,8 +28,6 @@ constexpr std::string_view kWho = "sm80_forward";
 // Cost of starting a CTA and of combining splits, in bytes that a CTA could have read meanwhile.
 constexpr double kStartBytes = 70e3, kMergeBytes = 120e3, kPartBytes = 512;
 constexpr int kLeastKeys = 128;  // per split
-constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
-                             Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
 
 int group_of(const Problem& p) { return p.heads_q / p.heads_kv; }
 bool fixed(const Problem& p) { return p.reproducible == Reproducible::batch; }
@@ -129,7 +127,7 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
   const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k) * splits;
   const Partial partial = carve(ws, p, splits);
   if (!blocks) return Status::good();
-  const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
+  const bool uniform = !has_sequence_tensors(a);
   const Sequence seq = uniform ? sequence(p, a, 0) : Sequence{};
   if (uniform && int64_t(seq.len_q) * group_of(p) > kMostRows) return Status::good();
   const Divisor group{uint32_t(group_of(p))};

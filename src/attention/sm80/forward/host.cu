@@ -31,9 +31,6 @@ constexpr int64_t kMostBlocks = INT32_MAX;
 constexpr double kMostWasted = 1.3;              // below, the larger tile is still faster
 constexpr int64_t kShortDiagonal = 1 << 15;      // keys * dim: 512 keys at d64
 constexpr int64_t kShort = 512, kNarrow = 2048;  // keys
-// Roles that `sequence` reads on the GPU.
-constexpr Role kLengths[] = {Role::cu_q,     Role::cu_k,        Role::used_q,     Role::used_k,
-                             Role::left_pad, Role::cache_index, Role::page_table, Role::positions};
 
 // Plan::kernel is an index into these tables.
 constexpr cuda::KernelTable<ForwardKernel> kKernels[] = {sm80::forward_kernels_64, sm80::forward_kernels_96,
@@ -180,9 +177,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
   if (!blocks) return Status::good();
   const Partial partial = carve(ws, plan);
-  // Without lengths in tensors, all sequences are alike and the host computes the one description.
-  const bool uniform = std::none_of(std::begin(kLengths), std::end(kLengths), [&](Role r) { return a.given(r); });
-  const bool paged = p.keys == KeySource::paged;
+  const bool uniform = !has_sequence_tensors(a), paged = p.keys == KeySource::paged;
   const sm80::ForwardParams params{.q = sm80::byte_rows(a[Role::q]),
                                    .k = paged ? sm80::ByteRows{} : sm80::byte_rows(a[Role::k]),
                                    .v = paged ? sm80::ByteRows{} : sm80::byte_rows(a[Role::v]),

@@ -61,7 +61,7 @@ inline SelectedParams selected_params(const Problem& p, const Args& a, const Nsa
   x.heads_kv = Divisor(uint32_t(p.heads_kv));
   x.rows = selected_rows(p, nsa, k), x.n = nsa.n, x.size = nsa.s, x.stages = stages_of(k, p, nsa, arch);
   x.scale = scale_of(p, a) * kLog2e;
-  x.uniform = uniform_lengths(a);
+  x.uniform = !has_sequence_tensors(a);
   if (x.uniform) x.seq = sequence(p, a, 0);
   x.problem = p, x.args = dense(a);
   return x;
