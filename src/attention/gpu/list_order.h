@@ -7,26 +7,26 @@
 namespace attune::sm80 {
 
 // Query tiles (lists by query block) or key tiles (by key block), in the order of an unsorted grid: tile after tile of
-// a unit, last first if `falling`; or, where lengths differ, unit after unit of a tile.
+// a (sequence, head) pair, last first if `falling`; or, where lengths differ, pair after pair of a tile.
 struct ListOrder {
-  int32_t* place;        // [units * tiles]: work item of each CTA; null: its own index
+  int32_t* place;        // [heads * tiles]: work item of each CTA; null: its own index
   Role begin;            // block_begin or block_begin_k
-  Divisor tiles, units;  // tiles per unit; units per sequence
+  Divisor tiles, heads;  // tiles per pair; heads per sequence
   Divisor pieces;        // tiles per block of the list
   uint32_t batch;
-  uint32_t group;        // query heads per unit
+  uint32_t group;        // query heads per pair
   bool falling, by_tile;
 
-  __host__ __device__ uint32_t count() const { return batch * units.by * tiles.by; }
+  __host__ __device__ uint32_t count() const { return batch * heads.by * tiles.by; }
   __device__ uint32_t length(const Problem& p, const DenseArgs& a, uint32_t n) const {
-    const uint32_t all = batch * units.by;
-    uint32_t unit = by_tile ? n % all : tiles.divide(n), tile = by_tile ? n / all : tiles.rest(n);
+    const uint32_t all = batch * heads.by;
+    uint32_t pair = by_tile ? n % all : tiles.divide(n), tile = by_tile ? n / all : tiles.rest(n);
     if (falling) tile = tiles.by - 1 - tile;
     const int row = int(pieces.divide(tile));
     uint32_t sum = 0;
     for (uint32_t g = 0; g < group; ++g) {
-      const int head = int(units.rest(unit) * group + g);
-      const BlockList list{p.mask.blocks, a.row<const int32_t>(begin, int(units.divide(unit)), 0, head), nullptr};
+      const int head = int(heads.rest(pair) * group + g);
+      const BlockList list{p.mask.blocks, a.row<const int32_t>(begin, int(heads.divide(pair)), 0, head), nullptr};
       sum += uint32_t(list.count(row));
     }
     return sum;

@@ -3,8 +3,8 @@
 //   forward   S = Q K'  ->  P = softmax(S)  ->  out = P V
 //   backward  S, dP = dO V'  ->  P, dS  ->  dV = P' dO, dK = dS' Q, dQ = dS K
 // Scores are f32, since rounding a score to bf16 loses more than a whole fused kernel does; P and dS replace them in
-// the dtype of the inputs. Units (a KV head with its query heads) are processed in chunks whose scores stay below
-// kBudget, with all units of a chunk in one batched product.
+// the dtype of the inputs. KV heads, each with its query heads, are processed in chunks whose scores stay below
+// kBudget, with all KV heads of a chunk in one batched product.
 //
 // Where every sequence fills its tensors and rows are aligned, products read and write the tensors directly. Otherwise
 // (ragged, paged, used lengths, padding, query heads not contiguous, accumulate) rows are packed before and unpacked
@@ -25,16 +25,16 @@ using standard::Params;
 
 constexpr std::string_view kWho = "cuda_standard";
 constexpr int64_t kBudget = int64_t(1) << 30;      // bytes of f32 scores per chunk; a backward has two such matrices
-constexpr int64_t kMostOfUnit = int64_t(1) << 36;  // bytes of one unit's scores; keeps the rows within a grid
+constexpr int64_t kMostOfHead = int64_t(1) << 36;  // bytes of the scores of one KV head; keeps the rows within a grid
 constexpr int kMostListed = 1 << 18;               // key blocks of a list: one bit each in shared memory
 
-int64_t unit_rows(const Problem& p) { return int64_t(p.heads_q / p.heads_kv) * p.len_q; }
+int64_t head_rows(const Problem& p) { return int64_t(p.heads_q / p.heads_kv) * p.len_q; }
 int64_t pitch_of(int64_t width) { return round_up(width, 8); }
-double unit_bytes(const Problem& p) { return double(unit_rows(p)) * double(pitch_of(p.len_k)) * 4; }
-int64_t all_units(const Problem& p) { return int64_t(p.batch) * p.heads_kv; }
+double head_bytes(const Problem& p) { return double(head_rows(p)) * double(pitch_of(p.len_k)) * 4; }
+int64_t heads_total(const Problem& p) { return int64_t(p.batch) * p.heads_kv; }
 int64_t chunk_of(const Problem& p) {
-  const auto fit = int64_t(double(kBudget) / unit_bytes(p));
-  return fit < 1 ? 1 : fit < all_units(p) ? fit : all_units(p);
+  const auto fit = int64_t(double(kBudget) / head_bytes(p));
+  return fit < 1 ? 1 : fit < heads_total(p) ? fit : heads_total(p);
 }
 bool with_options(const Problem& p) { return needs_general(p) || p.mask.blocks.q > 0; }
 
@@ -44,7 +44,7 @@ struct Carved {
 };
 
 Carved carve(Workspace& w, const Problem& p) {
-  const size_t units = size_t(chunk_of(p)), rows = units * size_t(unit_rows(p)), keys = units * size_t(p.len_k);
+  const size_t heads = size_t(chunk_of(p)), rows = heads * size_t(head_rows(p)), keys = heads * size_t(p.len_k);
   const size_t pitch_s = size_t(pitch_of(p.len_k)), pitch_qk = size_t(pitch_of(p.dim_qk));
   const size_t pitch_v = size_t(pitch_of(p.dim_v));
   const size_t in = size_t(size_of(p.dtype.q)), grad = size_t(size_of(p.dtype.grad)), back = p.pass == Pass::backward;
@@ -66,18 +66,18 @@ Carved carve(Workspace& w, const Problem& p) {
   return c;
 }
 
-// One matrix per unit: query rows (of all heads of the group) or key rows.
+// One matrix per KV head: query rows (of all heads of the group) or key rows.
 struct Operand {
   char* data = nullptr;
   DType type = DType::none;
   int64_t pitch = 0;            // elements from row to row
-  int64_t unit = 0, batch = 0;  // elements from KV head to KV head, and from sequence to sequence
-  bool packed = false;          // `unit` is then the stride between units of the chunk
+  int64_t head = 0, batch = 0;  // elements from KV head to KV head, and from sequence to sequence
+  bool packed = false;          // `head` is then the stride between KV heads of the chunk
 
-  int64_t to_sequence(const Problem& p) const { return packed ? p.heads_kv * unit : batch; }
-  bool even(const Problem& p) const { return packed || p.batch == 1 || batch == p.heads_kv * unit; }
+  int64_t to_sequence(const Problem& p) const { return packed ? p.heads_kv * head : batch; }
+  bool even(const Problem& p) const { return packed || p.batch == 1 || batch == p.heads_kv * head; }
   char* at(const Problem& p, int64_t first, int64_t u) const {
-    const int64_t elements = packed ? (u - first) * unit : u / p.heads_kv * batch + u % p.heads_kv * unit;
+    const int64_t elements = packed ? (u - first) * head : u / p.heads_kv * batch + u % p.heads_kv * head;
     return data + elements * size_of(type);
   }
 };
@@ -93,7 +93,7 @@ bool as_it_lies(const Problem& p, const Tensor& t, int len, int dim, int group, 
   }
   out = {static_cast<char*>(t.data), t.dtype, pitch, p.heads_kv > 1 ? group * t.stride.head : t.stride.batch,
          t.stride.batch, false};
-  const int64_t bytes = reinterpret_cast<intptr_t>(t.data) | pitch * size | out.unit * size | out.batch * size;
+  const int64_t bytes = reinterpret_cast<intptr_t>(t.data) | pitch * size | out.head * size | out.batch * size;
   return bytes % 16 == 0 && pitch >= dim;
 }
 
@@ -121,7 +121,7 @@ struct Call {
     scale = scale_of(p, a), x.in_ds = std::sqrt(std::abs(scale));
     direct = find_direct();
     if (!direct) find_packed();
-    const int64_t rows = unit_rows(p);
+    const int64_t rows = head_rows(p);
     const DType type = p.dtype.q;
     const int64_t narrow = int64_t(x.pitch_s) * 4 / size_of(type);
     s = {reinterpret_cast<char*>(x.s), DType::f32, x.pitch_s, rows * x.pitch_s, 0, true};
@@ -154,7 +154,7 @@ struct Call {
            queries(Role::dq, p.dim_qk, dq) && keys(Role::dk, p.dim_qk, dk) && keys(Role::dv, p.dim_v, dv);
   }
   void find_packed() {
-    const int64_t rows = unit_rows(p), len_k = p.len_k;
+    const int64_t rows = head_rows(p), len_k = p.len_k;
     const DType in = p.dtype.q, grad = p.dtype.grad;
     const auto packed = [](char* data, DType type, int64_t len, int64_t pitch) {
       return Operand{data, type, pitch, len * pitch, 0, true};
@@ -166,23 +166,25 @@ struct Call {
     dv = packed(x.dv, grad, len_k, x.pitch_v);
   }
 
-  // to = left right, for the units of the chunk. One call if every operand has a constant stride; otherwise one per
+  // to = left right, for the KV heads of the chunk. One call if every operand has a constant stride; otherwise one per
   // sequence or one per head, whichever is fewer. A product of 16 heads of 512 x 512 takes 10 us on an H200, and 4 of
   // them are its prologue and epilogue.
-  Status multiply(int64_t m, int64_t n, int64_t depth, const Operand& left, bool left_transposed, const Operand& right,
-                  bool right_transposed, const Operand& to, float alpha = 1.f) const {
+  struct Factor { const Operand& of; bool transposed = false; };
+  Status multiply(int64_t m, int64_t n, int64_t depth, Factor x_factor, Factor y_factor, const Operand& to,
+                  float alpha = 1.f) const {
+    const Operand &left = x_factor.of, &right = y_factor.of;
     const bool even = left.even(p) && right.even(p) && to.even(p);
-    const bool whole = x.first_head == 0 && x.units % p.heads_kv == 0;  // all heads of every sequence
-    const bool by_head = !even && whole && x.units / p.heads_kv > p.heads_kv;
-    const auto step = [&](const Operand& o) { return by_head ? o.to_sequence(p) : o.unit; };
-    const int64_t last = x.first + (by_head ? p.heads_kv : x.units);
+    const bool whole = x.first_head == 0 && x.kv_heads % p.heads_kv == 0;  // all heads of every sequence
+    const bool by_head = !even && whole && x.kv_heads / p.heads_kv > p.heads_kv;
+    const auto step = [&](const Operand& o) { return by_head ? o.to_sequence(p) : o.head; };
+    const int64_t last = x.first + (by_head ? p.heads_kv : x.kv_heads);
     for (int64_t u = x.first; u < last;) {
       const int64_t left_over = last - u, of_sequence = p.heads_kv - u % p.heads_kv;
       const int64_t next = by_head ? 1 : even || left_over < of_sequence ? left_over : of_sequence;
-      const int64_t count = by_head ? x.units / p.heads_kv : next;
+      const int64_t count = by_head ? x.kv_heads / p.heads_kv : next;
       const cuda::Product product{
           .in = left.type, .out = to.type, .m = int32_t(m), .n = int32_t(n), .k = int32_t(depth),
-          .batch = int32_t(count), .x_transposed = left_transposed, .y_transposed = right_transposed,
+          .batch = int32_t(count), .x_transposed = x_factor.transposed, .y_transposed = y_factor.transposed,
           .tf32 = p.precision == Precision::tf32, .device = plan.device.index, .pitch_x = left.pitch,
           .pitch_y = right.pitch, .pitch_to = to.pitch, .step_x = step(left), .step_y = step(right),
           .step_to = step(to)};
@@ -204,7 +206,7 @@ struct Call {
   // One warp per row: `which` is 0 for query rows, 1 for key rows.
   template <auto Kernel>
   Status each_row(int which) {
-    x.which = which, x.rows = x.units * (which == 0 ? unit_rows(p) : p.len_k);
+    x.which = which, x.rows = x.kv_heads * (which == 0 ? head_rows(p) : p.len_k);
     return launch<Kernel>(ceil_div(x.rows, standard::kWarpsOfCopy), standard::kWarpsOfCopy * 32);
   }
   Status clear(Role r) {
@@ -224,7 +226,7 @@ struct Call {
   }
   template <class T>
   Status soften() {
-    x.rows = x.units * unit_rows(p);
+    x.rows = x.kv_heads * head_rows(p);
     if (with_options(p)) return launch<standard::soften_kernel<T, General, 256>>(x.rows, 256, list_bytes());
     if (p.len_k <= 512) return soften_plain<T, 32, 4>();
     if (p.len_k <= 1024) return soften_plain<T, 32, 8>();
@@ -236,7 +238,7 @@ struct Call {
   }
   template <class T>
   Status differentiate() {
-    const int64_t rows = x.rows = x.units * unit_rows(p);
+    const int64_t rows = x.rows = x.kv_heads * head_rows(p);
     constexpr int kRows = standard::kRowsOfGradients;
     if (!with_options(p))
       return launch<standard::differentiate_plain_kernel<T>>(ceil_div(rows, kRows), kRows * 32);
@@ -245,7 +247,7 @@ struct Call {
     if (p.has(Option::block_bias)) return launch<standard::block_bias_kernel>(1, 256);
     // Rows of d_bias that this chunk adds to, and the number of chunk rows for each.
     const Extents e = a[Role::d_bias].extent;
-    const int64_t sequences = (x.first_head + x.units - 1) / p.heads_kv + 1;
+    const int64_t sequences = (x.first_head + x.kv_heads - 1) / p.heads_kv + 1;
     const int64_t sums = (e.batch > 1 ? sequences : 1) * int64_t(e.seq) * e.head, of_each = ceil_div(rows, sums);
     x.columns = e.dim == 1 ? 1 : of_each >= 16 ? 32 : 256;
     return launch<standard::bias_kernel>(sums * ceil_div(e.dim, x.columns), 256);
@@ -253,25 +255,28 @@ struct Call {
 
   template <class T>
   Status forward() {
-    const int64_t rows = unit_rows(p);
-    if (Status f = multiply(rows, p.len_k, p.dim_qk, q, false, k, true, s); !f.ok()) return f;
+    const int64_t rows = head_rows(p);
+    if (Status f = multiply(rows, p.len_k, p.dim_qk, {q}, {.of = k, .transposed = true}, s); !f.ok()) return f;
     if (Status f = soften<T>(); !f.ok()) return f;
-    if (Status f = multiply(rows, p.dim_v, p.len_k, weights, false, v, false, out); !f.ok()) return f;
+    if (Status f = multiply(rows, p.dim_v, p.len_k, {weights}, {v}, out); !f.ok()) return f;
     return direct ? Status::good() : each_row<standard::scatter_kernel>(0);
   }
 
   template <class T>
   Status backward(bool shared) {
-    const int64_t rows = unit_rows(p);
-    if (Status f = multiply(rows, p.len_k, p.dim_qk, q, false, k, true, s); !f.ok()) return f;
-    if (Status f = multiply(rows, p.len_k, p.dim_v, d_out, false, v, true, dp); !f.ok()) return f;
+    const int64_t rows = head_rows(p);
+    if (Status f = multiply(rows, p.len_k, p.dim_qk, {q}, {.of = k, .transposed = true}, s); !f.ok()) return f;
+    if (Status f = multiply(rows, p.len_k, p.dim_v, {d_out}, {.of = v, .transposed = true}, dp); !f.ok()) return f;
     if (Status f = differentiate<T>(); !f.ok()) return f;
     if (a.given(Role::dv))
-      if (Status f = multiply(p.len_k, p.dim_v, rows, weights, true, d_out, false, dv); !f.ok()) return f;
+      if (Status f = multiply(p.len_k, p.dim_v, rows, {.of = weights, .transposed = true}, {d_out}, dv); !f.ok())
+        return f;
     if (a.given(Role::dk))
-      if (Status f = multiply(p.len_k, p.dim_qk, rows, ds, true, q, false, dk, scale / x.in_ds); !f.ok()) return f;
+      if (Status f = multiply(p.len_k, p.dim_qk, rows, {.of = ds, .transposed = true}, {q}, dk, scale / x.in_ds);
+          !f.ok())
+        return f;
     if (a.given(Role::dq)) {
-      if (Status f = multiply(rows, p.dim_qk, p.len_k, ds, false, k, false, dq, scale / x.in_ds); !f.ok()) return f;
+      if (Status f = multiply(rows, p.dim_qk, p.len_k, {ds}, {k}, dq, scale / x.in_ds); !f.ok()) return f;
       if (!direct)
         if (Status f = each_row<standard::scatter_kernel>(0); !f.ok()) return f;
     }
@@ -290,9 +295,9 @@ struct Call {
     if (clears)
       if (Status f = clear(Role::d_bias); !f.ok()) return f;
     const bool shared = p.keys == KeySource::paged || a.given(Role::cache_index);
-    const int64_t all = all_units(p), chunk = chunk_of(p);
+    const int64_t all = heads_total(p), chunk = chunk_of(p);
     for (x.first = 0; x.first < all; x.first += chunk) {
-      x.units = int32_t(all - x.first < chunk ? all - x.first : chunk);
+      x.kv_heads = int32_t(all - x.first < chunk ? all - x.first : chunk);
       x.first_b = int32_t(x.first / p.heads_kv), x.first_head = int32_t(x.first % p.heads_kv);
       if (!direct)
         for (const int which : {0, 1})
@@ -312,7 +317,7 @@ Status supports(const Problem& p, const Device& d) {
   p.pass == Pass::backward ? r.half_gradients() : r.out_like_q_or_f32();
   r.without({Option::descale}).no_variant();
   r.require(p.reproducible != Reproducible::batch, "cuBLASLt does not guarantee repro=batch; repro=run is supported");
-  r.require(unit_bytes(p) < double(kMostOfUnit), "h", p.heads_q / p.heads_kv, " x q", p.len_q, " x k", p.len_k,
+  r.require(head_bytes(p) < double(kMostOfHead), "h", p.heads_q / p.heads_kv, " x q", p.len_q, " x k", p.len_k,
             " scores take 2^36 bytes or more");
   r.require(!blocks.q || ceil_div(p.len_k, blocks.k) <= kMostListed, "k", p.len_k, " in blocks of ", blocks.k,
             " are over 2^18 key blocks");

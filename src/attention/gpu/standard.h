@@ -1,6 +1,6 @@
-// Textbook attention on a GPU: the kernels between the matrix products. A unit is a KV head of one sequence with its
-// query heads. Its scores are [head of the group, query, key] in f32; the softmax replaces them in place by weights in
-// the dtype of the inputs, from the start of each row. Copies and sums are in gpu/standard_rows.h.
+// Textbook attention on a GPU: the kernels between the matrix products. The scores of a KV head of one
+// sequence, with its query heads, are [head of the group, query, key] in f32; the softmax replaces them in place by
+// weights in the dtype of the inputs, from the start of each row. Copies and sums are in gpu/standard_rows.h.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -14,25 +14,25 @@ namespace attune::standard {
 
 constexpr int kWarpsOfCopy = 8;  // one warp per row
 
-// Parameters shared by the kernels of one chunk of units.
+// Parameters shared by the kernels of one chunk of KV heads.
 struct Params {
   Problem problem;
   DenseArgs args;
-  int64_t first;                       // first unit of the chunk
+  int64_t first;                       // first KV head of the chunk, over all sequences
   int32_t first_b, first_head;         // its sequence and KV head
-  int32_t units;                       // number of units
-  int32_t group;                       // query heads per unit
+  int32_t kv_heads;                    // of the chunk
+  int32_t group;                       // query heads per KV head
   int32_t uniform;                     // no lengths in tensors: every sequence is `seq`
   Sequence seq;
   int32_t pitch_s, pitch_qk, pitch_v;  // row pitch in elements: of f32 scores, of packed rows
   int32_t which;                       // of a copy: 0 queries, 1 keys
   float in_ds;                         // the part of the scale folded into dS; the products apply the rest
   int32_t columns;                     // columns of d_bias that a CTA sums: 1, 32 or 256
-  float *s, *dp;                       // [unit][group][len_q][pitch_s]; dp only in a backward
+  float *s, *dp;                       // [KV head][group][len_q][pitch_s]; dp only in a backward
   float* db;                           // terms of d_bias, in the same layout or one per row; null unless rows share one
-  char *q, *k, *v, *out;               // packed rows [unit][group][len_q] and [unit][len_k]
+  char *q, *k, *v, *out;               // packed rows [KV head][group][len_q] and [KV head][len_k]
   char *d_out, *dq, *dk, *dv;          // backward
-  float* before;                       // [unit][group][len_q]: factor of the running output
+  float* before;                       // [KV head][group][len_q]: factor of the running output
   float* sink_part;                    // [batch][head][len_q]: contribution of each row to d_sinks, or null
   int64_t rows;                        // of a copy or a clear
   Role cleared;
@@ -51,8 +51,8 @@ __device__ inline Row row_of(const Params& x, uint32_t r) {
   Row at;
   at.i = int(r % uint32_t(p.len_q)), r /= uint32_t(p.len_q);
   const int n = int(r % uint32_t(x.group));
-  const uint32_t unit = uint32_t(x.first_head) + r / uint32_t(x.group);
-  at.b = x.first_b + int(unit / uint32_t(p.heads_kv)), at.head_kv = int(unit % uint32_t(p.heads_kv));
+  const uint32_t kv_head = uint32_t(x.first_head) + r / uint32_t(x.group);
+  at.b = x.first_b + int(kv_head / uint32_t(p.heads_kv)), at.head_kv = int(kv_head % uint32_t(p.heads_kv));
   at.h = at.head_kv * x.group + n;
   if (x.uniform) at.seq = x.seq, at.seq.q_batch = at.seq.k_batch = at.b;
   else at.seq = sequence(p, x.args, at.b);
@@ -87,16 +87,16 @@ __device__ inline void store(char* row, DType t, int d, float x) {
 struct Larger { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 struct Plus { __device__ float operator()(float a, float b) const { return a + b; } };
 
-// Reduces over the CTA in a fixed order; every thread gets the result. `room` has one element per warp.
+// Reduces over the CTA in a fixed order; every thread gets the result. `scratch` has one element per warp.
 template <int Threads, class Combine>
-__device__ float reduce(float x, float* room, Combine combine) {
+__device__ float reduce(float x, float* scratch, Combine combine) {
   for (int step = 16; step; step /= 2) x = combine(x, __shfl_xor_sync(~0u, x, step));
   if constexpr (Threads == 32) return x;
-  __syncthreads();  // `room` may still be in use by the previous call
-  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
+  __syncthreads();  // `scratch` may still be in use by the previous call
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
   __syncthreads();
-  x = room[0];
-  for (int n = 1; n < Threads / 32; ++n) x = combine(x, room[n]);
+  x = scratch[0];
+  for (int n = 1; n < Threads / 32; ++n) x = combine(x, scratch[n]);
   return x;
 }
 
@@ -189,7 +189,7 @@ constexpr int rows_of_block(int threads) { return threads == 32 ? 4 : 1; }
 template <class T, int Threads, int Vectors>
 __global__ void __launch_bounds__(Threads * rows_of_block(Threads))
     soften_plain_kernel(const __grid_constant__ Params x) {
-  __shared__ float room[Threads / 32];
+  __shared__ float scratch[Threads / 32];
   const int lane = int(threadIdx.x) % Threads;
   const int64_t r = int64_t(blockIdx.x) * rows_of_block(Threads) + threadIdx.x / Threads;
   if (r >= x.rows) return;
@@ -214,14 +214,14 @@ __global__ void __launch_bounds__(Threads * rows_of_block(Threads))
     l[n] = {logit(l[n].x, j), logit(l[n].y, j + 1), logit(l[n].z, j + 2), logit(l[n].w, j + 3)};
     top = fmaxf(top, largest(l[n]));
   }
-  top = reduce<Threads>(top, room, Larger());
+  top = reduce<Threads>(top, scratch, Larger());
   const float reference = top == -INFINITY ? 0.f : top;
 #pragma unroll
   for (int n = 0; n < Vectors; ++n) {
     l[n] = weights(l[n], reference, 1.f);
     sum += total(l[n]);
   }
-  sum = reduce<Threads>(sum, room, Plus());
+  sum = reduce<Threads>(sum, scratch, Plus());
   const float now = end_row<Threads>(x, at, r, top, sum);
 #pragma unroll
   for (int n = 0; n < Vectors; ++n) {
@@ -235,7 +235,7 @@ template <class T, class Score, int Threads>
 __global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__ Params x) {
   extern __shared__ uint32_t bits[];
   __shared__ Row at;
-  __shared__ float room[Threads / 32];
+  __shared__ float scratch[Threads / 32];
   const int64_t r = blockIdx.x;
   if (threadIdx.x == 0) at = row_of(x, uint32_t(r));
   __syncthreads();
@@ -253,8 +253,8 @@ __global__ void __launch_bounds__(Threads) soften_kernel(const __grid_constant__
     sum = sum * exp2f(top - reference) + total(weights(l, reference, 1.f));
     top = raised;
   }
-  const float all = reduce<Threads>(top, room, Larger()), reference = all == -INFINITY ? 0.f : all;
-  sum = reduce<Threads>(sum * exp2f(top - reference), room, Plus());
+  const float all = reduce<Threads>(top, scratch, Larger()), reference = all == -INFINITY ? 0.f : all;
+  sum = reduce<Threads>(sum * exp2f(top - reference), scratch, Plus());
   const float now = end_row<Threads>(x, at, r, all, sum);
   // Weights overwrite scores of the same or an earlier stripe: a stripe is read entirely before any of it is written.
   for (int start = 0; start < len_k; start += kStripe) {
@@ -282,7 +282,7 @@ struct RowGradient {
 
 // Computed by the `Threads` threads of a row; also writes the row's contribution to the gradient of its sink.
 template <int Threads>
-__device__ RowGradient row_gradient(const Params& x, const Row& at, float* room) {
+__device__ RowGradient row_gradient(const Params& x, const Row& at, float* scratch) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
   const int lane = int(threadIdx.x) % Threads;
@@ -295,7 +295,7 @@ __device__ RowGradient row_gradient(const Params& x, const Row& at, float* room)
     const char* d_o = row_address(a[Role::d_out], at.seq.q_batch, token, at.h);
     for (int d = lane; d < p.dim_v; d += Threads) delta += load(o, p.dtype.out, d) * load(d_o, p.dtype.out, d);
   }
-  delta = reduce<Threads>(delta, room, Plus());
+  delta = reduce<Threads>(delta, scratch, Plus());
   if (there && a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, at.seq.q_batch, token, at.h);
   const bool empty = lse == -INFINITY;
   if (lane == 0 && x.sink_part)
@@ -352,7 +352,7 @@ template <class T, int Threads>
 __global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_constant__ Params x) {
   extern __shared__ uint32_t bits[];
   __shared__ Row at;
-  __shared__ float room[Threads / 32];
+  __shared__ float scratch[Threads / 32];
   const int64_t r = blockIdx.x;
   if (threadIdx.x == 0) at = row_of(x, uint32_t(r));
   __syncthreads();
@@ -361,7 +361,7 @@ __global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_
   float *s = x.s + r * x.pitch_s, *dp = x.dp + r * x.pitch_s;
   const Logits<General> logit(x, at, listed(x, at, bits));
   const bool there = at.i < at.seq.len_q;
-  const auto [reference, delta, empty] = row_gradient<Threads>(x, at, room);
+  const auto [reference, delta, empty] = row_gradient<Threads>(x, at, scratch);
   // If rows share a bias gradient, it is summed afterwards; otherwise each row writes its own.
   const bool one_key = a[Role::d_bias].extent.dim == 1 && !p.has(Option::block_bias);
   float* d_bias = there ? a.row<float>(Role::d_bias, at.b, at.i, at.h) : nullptr;
@@ -392,7 +392,7 @@ __global__ void __launch_bounds__(Threads, 4) differentiate_kernel(const __grid_
       if (d_bias && !one_key && j + n < p.len_k) d_bias[j + n] = d[n];
   }
   if (!a.given(Role::d_bias) || !one_key) return;
-  of_keys = reduce<Threads>(of_keys, room, Plus());
+  of_keys = reduce<Threads>(of_keys, scratch, Plus());
   if (threadIdx.x == 0 && d_bias) *d_bias = of_keys;
 }
 

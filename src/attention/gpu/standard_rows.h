@@ -36,8 +36,8 @@ __device__ inline char* key_address(const Params& x, Role role, const Sequence& 
 struct Key { int b, head, j; };
 __device__ inline Key key_of(const Params& x, uint32_t r) {
   const uint32_t len_k = uint32_t(x.problem.len_k), heads = uint32_t(x.problem.heads_kv);
-  const uint32_t unit = uint32_t(x.first_head) + r / len_k;
-  return {x.first_b + int(unit / heads), int(unit % heads), int(r % len_k)};
+  const uint32_t kv_head = uint32_t(x.first_head) + r / len_k;
+  return {x.first_b + int(kv_head / heads), int(kv_head % heads), int(r % len_k)};
 }
 
 // Rows that no sequence owns become zeros, so that they add nothing to a product.
@@ -108,10 +108,10 @@ __global__ void __launch_bounds__(64) add_keys_kernel(const __grid_constant__ Pa
   const DType grad = p.dtype.grad;
   const char* from = of_k ? x.dk : x.dv;
   const int64_t pitch = int64_t(of_k ? x.pitch_qk : x.pitch_v) * size_of(grad);
-  for (int n = 0; n < x.units; ++n) {
-    const int64_t unit = x.first + n;
-    if (int(unit % p.heads_kv) != head) continue;
-    const int b = int(unit / p.heads_kv);
+  for (int n = 0; n < x.kv_heads; ++n) {
+    const int64_t kv_head = x.first + n;
+    if (int(kv_head % p.heads_kv) != head) continue;
+    const int b = int(kv_head / p.heads_kv);
     const Sequence s = sequence(p, x.args, b);
     for (int j = 0; j < s.len_k; ++j) {
       char* to = key_address(x, role, s, b, head, j);
@@ -131,46 +131,47 @@ __global__ void __launch_bounds__(kWarpsOfCopy * 32) clear_kernel(const __grid_c
 
 // The sink gradient, one head per CTA; rows in a fixed order.
 __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ Params x) {
-  __shared__ double room[256];
+  __shared__ double scratch[256];
   const Problem& p = x.problem;
   const int h = blockIdx.x;
   double sum = 0;
   for (int64_t n = threadIdx.x; n < int64_t(p.batch) * p.len_q; n += 256)
     sum += x.sink_part[(n / p.len_q * p.heads_q + h) * p.len_q + n % p.len_q];
-  room[threadIdx.x] = sum;
+  scratch[threadIdx.x] = sum;
   __syncthreads();
   for (int step = 128; step; step /= 2) {
-    if (threadIdx.x < step) room[threadIdx.x] += room[threadIdx.x + step];
+    if (threadIdx.x < step) scratch[threadIdx.x] += scratch[threadIdx.x + step];
     __syncthreads();
   }
   if (threadIdx.x > 0) return;
   float* to = x.args.row<float>(Role::d_sinks, 0, 0, h);
-  *to = float(room[0] + (p.has(Option::accumulate) ? double(*to) : 0.));
+  *to = float(scratch[0] + (p.has(Option::accumulate) ? double(*to) : 0.));
 }
 
 // The rows of the chunk that share one row of d_bias: `count` of them, in a fixed order.
 struct Folded {
-  int first_unit, units, step, first_head, heads, first_i, rows;  // ranges within the chunk, the group and the queries
+  // Ranges within the chunk, the group and the queries.
+  int first_kv_head, kv_heads, step, first_head, heads, first_i, rows;
 
-  __device__ int count() const { return units * heads * rows; }
+  __device__ int count() const { return kv_heads * heads * rows; }
   __device__ int64_t row(const Params& x, int m) const {
-    const int i = first_i + m % rows, n = first_head + m / rows % heads, u = first_unit + m / rows / heads * step;
+    const int i = first_i + m % rows, n = first_head + m / rows % heads, u = first_kv_head + m / rows / heads * step;
     return (int64_t(u) * x.group + n) * x.problem.len_q + i;
   }
 };
 __device__ inline Folded folded(const Params& x, Extents shape, int b, int i, int h) {
   const int kv = x.problem.heads_kv;
-  Folded f{0, x.units, 1, 0, x.group, 0, x.problem.len_q};
+  Folded f{0, x.kv_heads, 1, 0, x.group, 0, x.problem.len_q};
   if (shape.head > 1) {
     f.first_head = h % x.group, f.heads = 1, f.step = kv;
-    f.first_unit = h / x.group - x.first_head, f.first_unit += f.first_unit < 0 ? kv : 0;
-    f.units = f.first_unit < x.units ? (x.units - f.first_unit - 1) / kv + 1 : 0;
+    f.first_kv_head = h / x.group - x.first_head, f.first_kv_head += f.first_kv_head < 0 ? kv : 0;
+    f.kv_heads = f.first_kv_head < x.kv_heads ? (x.kv_heads - f.first_kv_head - 1) / kv + 1 : 0;
   }
   if (shape.batch > 1) {
-    const int begin = (b - x.first_b) * kv - x.first_head;  // of the sequence, in units of the chunk
+    const int begin = (b - x.first_b) * kv - x.first_head;  // first KV head of the sequence, within the chunk
     const int first = shape.head > 1 ? begin + h / x.group : max(begin, 0);
-    const int last = shape.head > 1 ? first + 1 : min(begin + kv, x.units);
-    f.first_unit = first, f.step = 1, f.units = first >= 0 && last <= x.units ? max(last - first, 0) : 0;
+    const int last = shape.head > 1 ? first + 1 : min(begin + kv, x.kv_heads);
+    f.first_kv_head = first, f.step = 1, f.kv_heads = first >= 0 && last <= x.kv_heads ? max(last - first, 0) : 0;
   }
   if (shape.seq > 1) f.first_i = i, f.rows = 1;
   return f;
@@ -179,7 +180,7 @@ __device__ inline Folded folded(const Params& x, Extents shape, int b, int i, in
 // Adds the chunk's contribution to d_bias: a CTA has some columns of one row. Sums are doubles, since most terms
 // cancel.
 __global__ void __launch_bounds__(256) bias_kernel(const __grid_constant__ Params x) {
-  __shared__ double room[256];
+  __shared__ double scratch[256];
   const Tensor& t = x.args[Role::d_bias];
   const uint32_t tiles = uint32_t(t.extent.dim + x.columns - 1) / uint32_t(x.columns);
   uint32_t row = blockIdx.x / tiles;
@@ -194,25 +195,25 @@ __global__ void __launch_bounds__(256) bias_kernel(const __grid_constant__ Param
   double sum = 0;
   if (column < t.extent.dim)
     for (int m = lane; m < all.count(); m += lanes) sum += double(x.db[all.row(x, m) * pitch + column]);
-  room[threadIdx.x] = sum;
+  scratch[threadIdx.x] = sum;
   for (int step = lanes / 2; step; step /= 2) {
     __syncthreads();
-    if (lane < step) room[threadIdx.x] += room[threadIdx.x + step * x.columns];
+    if (lane < step) scratch[threadIdx.x] += scratch[threadIdx.x + step * x.columns];
   }
   if (lane == 0 && column < t.extent.dim && all.count())
-    view<float>(t).row(b, i, h)[column] += float(room[threadIdx.x]);
+    view<float>(t).row(b, i, h)[column] += float(scratch[threadIdx.x]);
 }
 
 // Adds the chunk's contribution to the gradient of block_bias. Any two lists may share entries, so one CTA does all of
 // it, in order: slow but deterministic.
 __global__ void __launch_bounds__(256) block_bias_kernel(const __grid_constant__ Params x) {
-  __shared__ float room[8];
+  __shared__ float scratch[8];
   const Problem& p = x.problem;
   const Blocks size = p.mask.blocks;
   const int rows = int(ceil_div(p.len_q, size.q));
-  for (int u = 0; u < x.units * x.group; ++u) {
-    const int unit = x.first_head + u / x.group, b = x.first_b + unit / p.heads_kv;
-    const BlockList list = list_of(x, b, unit % p.heads_kv * x.group + u % x.group);
+  for (int u = 0; u < x.kv_heads * x.group; ++u) {
+    const int kv_head = x.first_head + u / x.group, b = x.first_b + kv_head / p.heads_kv;
+    const BlockList list = list_of(x, b, kv_head % p.heads_kv * x.group + u % x.group);
     const float* head = x.db + int64_t(u) * p.len_q * x.pitch_s;
     for (int row = 0; row < rows; ++row)
       for (int n = 0; n < list.count(row); ++n) {
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(256) block_bias_kernel(const __grid_constant__
         float sum = 0.f;
         for (int m = int(threadIdx.x); m < (i1 - i0) * width; m += 256)
           sum += head[int64_t(i0 + m / width) * x.pitch_s + j0 + m % width];
-        sum = reduce<256>(sum, room, Plus());
+        sum = reduce<256>(sum, scratch, Plus());
         if (threadIdx.x == 0) x.args.row<float>(Role::d_bias)[list.entry(row) + n] += sum;
       }
   }

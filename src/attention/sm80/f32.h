@@ -51,9 +51,9 @@ struct QueryRows {
     const Blocks size = p.mask.blocks;
     int64_t from = int64_t(own) * TileQ, until = from + TileQ;
     if (size.q) {  // the rows lie within one query block
-      const int parts = (size.q + TileQ - 1) / TileQ;
-      const int64_t start = int64_t(own / parts) * size.q;
-      from = start + own % parts * TileQ, until = min(from + TileQ, start + size.q);
+      const int pieces = (size.q + TileQ - 1) / TileQ;
+      const int64_t start = int64_t(own / pieces) * size.q;
+      from = start + own % pieces * TileQ, until = min(from + TileQ, start + size.q);
     }
     first = clamp(from, 0, seq.len_q), rows = clamp(until, 0, seq.len_q) - first;
     if (rows <= 0) return;

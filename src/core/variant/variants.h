@@ -15,14 +15,14 @@ enum class Use : int32_t {
   result,  // written only, by a forward
 };
 // Which rows a tensor has. Rows outside every sequence are never read, as in q or k.
-enum class RowsOf : int32_t { nobody, q, k };
+enum class RowsOf : int32_t { none, q, k };
 
 struct VariantTensor {
   std::string_view name{};
   Use use = Use::none;
   DType dtype = DType::none;
   Extents extent{};                   // exact
-  RowsOf rows = RowsOf::nobody;
+  RowsOf rows = RowsOf::none;
   bool optional = false;              // for inputs, lists and results; saved tensors are optional in a forward
   std::array<int32_t, 2> or_heads{};  // alternative extents of the head axis; 0: none
   double inputs = 1;                  // for weights: the number of values in one sum, which scales random test weights

@@ -13,7 +13,7 @@ namespace attune {
 namespace compress {
 namespace {
 
-constexpr int kMostParts = 256, kRowsOfPart = 64;
+constexpr int kMostRowSplits = 256, kMinSplitRows = 64;
 
 // In the kernels below, T is the dtype of raw tokens and gradients, or void if they differ or are rare.
 
@@ -71,15 +71,15 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constan
   }
 }
 
-// First stage: a thread has a 16-byte chunk of one tap of one head, and the rows of one part.
+// First stage: a thread has a 16-byte chunk of one tap of one head, and the rows of one split.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) taps_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, heads = x.problem.heads_kv;
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
     const int column = int(n % x.pieces.by) * Width, t = int(n / x.pieces.by % x.nsa.l);
-    const int h = int(n / x.pieces.by / x.nsa.l % heads), part = int(n / x.pieces.by / x.nsa.l / heads);
-    const int64_t all = int64_t(x.problem.batch) * x.rows.by, first = int64_t(part) * x.part_rows;
-    const int64_t last = first + x.part_rows < all ? first + x.part_rows : all;
+    const int h = int(n / x.pieces.by / x.nsa.l % heads), split = int(n / x.pieces.by / x.nsa.l / heads);
+    const int64_t all = int64_t(x.problem.batch) * x.rows.by, first = int64_t(split) * x.split_rows;
+    const int64_t last = first + x.split_rows < all ? first + x.split_rows : all;
     float sum[Width] = {};
     CompressSequence seq;
     int of = -1;
@@ -93,20 +93,20 @@ __global__ void __launch_bounds__(kThreads) taps_kernel(const __grid_constant__ 
 #pragma unroll
       for (int e = 0; e < Width; ++e) sum[e] += gradient[e] * value[e];
     }
-    float* to = x.parts + ((int64_t(part) * heads + h) * x.nsa.l + t) * dim + column;
+    float* to = x.partial + ((int64_t(split) * heads + h) * x.nsa.l + t) * dim + column;
 #pragma unroll
     for (int e = 0; e < Width; ++e) to[e] = sum[e];
   }
 }
-// Second stage: sums over parts, and over heads if they share the filter.
+// Second stage: sums over splits, and over heads if they share the filter.
 __global__ void __launch_bounds__(kThreads) taps_sum_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, heads = x.problem.heads_kv, shared = x.gradients[0].extent.head == 1 ? heads : 1;
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
     const int c = int(n % dim), t = int(n / dim % x.nsa.l), h = int(n / dim / x.nsa.l);
     float sum = 0.f;
-    for (int part = 0; part < x.part_count; ++part)
+    for (int split = 0; split < x.row_splits; ++split)
       for (int other = 0; other < shared; ++other)
-        sum += x.parts[((int64_t(part) * heads + h * shared + other) * x.nsa.l + t) * dim + c];
+        sum += x.partial[((int64_t(split) * heads + h * shared + other) * x.nsa.l + t) * dim + c];
     view<float>(x.gradients[0]).row(0, t, h)[c] = sum;
   }
 }
@@ -127,9 +127,9 @@ Params carve(Workspace& ws, const Problem& p, std::byte*& scratch) {
   if (x.nsa.phi == Phi::mlp) mlp_carve(ws, p, x, scratch);
   if (x.nsa.phi != Phi::conv || p.pass != Pass::backward) return x;
   const int64_t rows = int64_t(p.batch) * p.len_k;
-  x.part_rows = int32_t(std::max<int64_t>(kRowsOfPart, ceil_div(rows, kMostParts)));
-  x.part_count = int32_t(std::max<int64_t>(1, ceil_div(rows, x.part_rows)));
-  x.parts = ws.take<float>(size_t(x.part_count) * size_t(p.heads_kv) * size_t(x.nsa.l) * size_t(p.dim_qk));
+  x.split_rows = int32_t(std::max<int64_t>(kMinSplitRows, ceil_div(rows, kMostRowSplits)));
+  x.row_splits = int32_t(std::max<int64_t>(1, ceil_div(rows, x.split_rows)));
+  x.partial = ws.take<float>(size_t(x.row_splits) * size_t(p.heads_kv) * size_t(x.nsa.l) * size_t(p.dim_qk));
   return x;
 }
 
@@ -172,7 +172,7 @@ Status run_filter(const cuda::Launcher& launcher, Params& x) {
   if (x.d_raw.data)
     if (Status s = launch(launcher, kBackward[which], x, ceil_div(x.all, kThreads)); !s.ok()) return s;
   if (x.nsa.phi != Phi::conv || !x.gradients[0].data) return Status::good();
-  x.rows = Divisor(uint32_t(p.len_k)), x.all = int64_t(x.part_count) * p.heads_kv * x.nsa.l * pieces;
+  x.rows = Divisor(uint32_t(p.len_k)), x.all = int64_t(x.row_splits) * p.heads_kv * x.nsa.l * pieces;
   if (Status s = launch(launcher, kTaps[which], x, ceil_div(x.all, kThreads)); !s.ok()) return s;
   x.all = int64_t(x.gradients[0].extent.head) * x.nsa.l * p.dim_qk;
   return launch(launcher, taps_sum_kernel, x, ceil_div(x.all, kThreads));

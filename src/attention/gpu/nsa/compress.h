@@ -26,8 +26,8 @@ struct Params {
   int64_t all;      // chunks of all rows
 
   // Gradient of the taps: stages of a sum.
-  float* parts;  // [part][head][l][dim]
-  int32_t part_count, part_rows;
+  float* partial;  // [split][head][l][dim]
+  int32_t row_splits, split_rows;
 
   // The MLP, f32 and without gaps: a chunk is d raw tokens of one head, and the token at row n sees the chunks n ... n
   // + l / d - 1. Rows are (head, sequence, chunk).
@@ -36,7 +36,7 @@ struct Params {
   float *w1, *w2;                   // [width][l dim], [dim][width]
   float *d_w1, *d_w2;
   float *offset;                    // [width]: b1 + w1 position
-  float *sum_b1, *sum_b2;           // [part][width], [part][dim]: partial gradients of b1 and b2
+  float *sum_b1, *sum_b2;           // [split][width], [split][dim]: partial gradients of b1 and b2
 };
 
 using Function = void (*)(Params);

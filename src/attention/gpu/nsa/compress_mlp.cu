@@ -12,7 +12,7 @@
 namespace attune::compress {
 namespace {
 
-constexpr int kMostParts = 64;
+constexpr int kMostRowSplits = 64;
 constexpr int64_t kMinBlocks = 64;  // up to this many, each slice of a sum gets its own CTA
 
 int64_t pieces_of_window(const Params& x) { return x.nsa.l / x.nsa.d; }
@@ -26,8 +26,8 @@ bool slices_apart(const Params& x) {
 // Decodes a row of (head, sequence, chunk or token); x.rows is chunks_of.
 struct Line { int h, b, i; };
 __device__ Line line_of(const Params& x, uint32_t row) {
-  const uint32_t unit = x.rows.divide(row), batch = uint32_t(x.problem.batch);
-  return {int(unit / batch), int(unit % batch), int(x.rows.rest(row))};
+  const uint32_t sequence_head = x.rows.divide(row), batch = uint32_t(x.problem.batch);
+  return {int(sequence_head / batch), int(sequence_head % batch), int(x.rows.rest(row))};
 }
 
 // Calls f(row, column) for all elements of rows of `width`.
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kProductThreads, 2) product_kernel(const __gri
 }
 // Adds the slices of hidden into the first.
 __global__ void __launch_bounds__(kThreads) add_kernel(const __grid_constant__ Params x) {
-  each(x, 1, [&](int64_t n, int) { x.hidden[n] = add_slices(x.hidden + n, x.all, x.part_count); });
+  each(x, 1, [&](int64_t n, int) { x.hidden[n] = add_slices(x.hidden + n, x.all, x.row_splits); });
 }
 
 // Replaces hidden by silu(hidden + offset).
@@ -140,14 +140,14 @@ __global__ void __launch_bounds__(kThreads) store_raw_kernel(const __grid_consta
   });
 }
 
-// Sums columns over blocks of x.part_rows rows.
+// Sums columns over blocks of x.split_rows rows.
 __device__ void sum_columns(const Params& x, const float* from, int width, int64_t rows, float* to) {
-  each(x, width, [&](int64_t part, int c) {
-    const int64_t last = (part + 1) * x.part_rows;
-    if (part >= x.part_count) return;
+  each(x, width, [&](int64_t split, int c) {
+    const int64_t last = (split + 1) * x.split_rows;
+    if (split >= x.row_splits) return;
     float sum = 0.f;
-    for (int64_t row = part * x.part_rows; row < (last < rows ? last : rows); ++row) sum += from[row * width + c];
-    to[part * width + c] = sum;
+    for (int64_t row = split * x.split_rows; row < (last < rows ? last : rows); ++row) sum += from[row * width + c];
+    to[split * width + c] = sum;
   });
 }
 __global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ Params x) {
@@ -155,15 +155,15 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ 
   const int64_t rows = int64_t(x.problem.heads_kv) * x.problem.batch * x.rows.by;
   sum_columns(x, x.d_hidden, width, rows, x.sum_b1), sum_columns(x, x.tokens, dim, rows, x.sum_b2);
 }
-__global__ void __launch_bounds__(kThreads) sums_of_parts_kernel(const __grid_constant__ Params x) {
+__global__ void __launch_bounds__(kThreads) combine_sums_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, width = x.nsa.width(dim);
   each(x, 1, [&](int64_t n, int) {
     if (n >= width + dim) return;
     const bool first = n < width;
     const int c = int(first ? n : n - width), of = first ? width : dim;
-    float* parts = first ? x.sum_b1 : x.sum_b2;
+    float* partial = first ? x.sum_b1 : x.sum_b2;
     float sum = 0.f;
-    for (int part = 0; part < x.part_count; ++part) sum += parts[int64_t(part) * of + c];
+    for (int split = 0; split < x.row_splits; ++split) sum += partial[int64_t(split) * of + c];
     if (first) x.sum_b1[c] = sum;  // the next kernel reads it there; no other thread uses this column
     const Tensor& to = x.gradients[first ? 2 : 4];
     if (to.data) view<float>(to).row(0, 0, 0)[c] = sum;
@@ -215,8 +215,10 @@ struct Run {
     return s.ok() ? s : launcher.failed(s);
   }
 
-  // The product of gpu/nsa/compress_product.h.
-  Status product(int64_t k, const float* left, int64_t pitch, const float* right, int64_t n, float* to, bool apart) {
+  // The product of gpu/nsa/compress_product.h. A slice of its sum has a CTA of its own, or one CTA adds all.
+  enum class Slices { together, apart };
+  Status product(int64_t k, const float* left, int64_t pitch, const float* right, int64_t n, float* to, Slices slices) {
+    const bool apart = slices == Slices::apart;
     static constinit cuda::SharedMemoryOptIn ready{};
     ProductParams p{.x = left, .y = right, .to = to, .pitch_x = pitch, .m = int32_t(rows), .n = int32_t(n),
                     .k = int32_t(k), .blocks_n = int32_t(ceil_div(n, kTileN)), .slices = slices_of(k), .apart = apart};
@@ -232,15 +234,16 @@ struct Run {
     if (Status s = step(lay_kernel, (rows + steps - 1) * chunk, chunks); !s.ok()) return s;
     if (Status s = step(lay_weights_kernel, width * window, chunks); !s.ok()) return s;
     if (Status s = step(offset_kernel, width * 32, chunks); !s.ok()) return s;
-    const bool apart = slices_apart(x);
-    if (Status s = product(window, x.chunks, chunk, x.w1, width, x.hidden, apart); !s.ok() || !apart) return s;
-    x.part_count = slices_of(window);
+    const Slices slices = slices_apart(x) ? Slices::apart : Slices::together;
+    const Status made = product(window, x.chunks, chunk, x.w1, width, x.hidden, slices);
+    if (!made.ok() || slices == Slices::together) return made;
+    x.row_splits = slices_of(window);
     return step(add_kernel, rows * width, chunks);
   }
   Status forward() {
     if (Status s = begin(); !s.ok()) return s;
     if (Status s = step(silu_kernel, rows * width, chunks_of(x)); !s.ok()) return s;
-    if (Status s = product(width, x.hidden, width, x.w2, dim, x.tokens, false); !s.ok()) return s;
+    if (Status s = product(width, x.hidden, width, x.w2, dim, x.tokens, Slices::together); !s.ok()) return s;
     return step(store_kernel, rows * dim, chunks_of(x));
   }
   Status backward() {
@@ -250,13 +253,15 @@ struct Run {
     if (Status s = multiply(rows, width, dim, {x.tokens, dim}, {x.w2, width}, {x.d_hidden, width}); !s.ok()) return s;
     if (Status s = step(slope_kernel, rows * width, chunks); !s.ok()) return s;
     if (Status s = step(silu_kernel, rows * width, chunks); !s.ok()) return s;
-    if (Status s = multiply(dim, width, rows, {x.tokens, dim, true}, {x.hidden, width}, {x.d_w2, width}); !s.ok())
+    if (Status s = multiply(dim, width, rows, {.data = x.tokens, .pitch = dim, .transposed = true}, {x.hidden, width},
+                            {x.d_w2, width});
+        !s.ok())
       return s;
-    if (Status s = step(sums_kernel, x.part_count * std::max(width, dim), chunks); !s.ok()) return s;
-    if (Status s = step(sums_of_parts_kernel, width + dim, chunks); !s.ok()) return s;
+    if (Status s = step(sums_kernel, x.row_splits * std::max(width, dim), chunks); !s.ok()) return s;
+    if (Status s = step(combine_sums_kernel, width + dim, chunks); !s.ok()) return s;
     for (int64_t b = 0; b < steps; ++b)
-      if (Status s = multiply(width, chunk, rows, {x.d_hidden, width, true}, {x.chunks + b * chunk, chunk},
-                              {x.d_w1 + b * chunk, window});
+      if (Status s = multiply(width, chunk, rows, {.data = x.d_hidden, .pitch = width, .transposed = true},
+                              {x.chunks + b * chunk, chunk}, {x.d_w1 + b * chunk, window});
           !s.ok())
         return s;
     if (Status s = step(store_weights_kernel, std::max(width * window, dim * width), chunks); !s.ok()) return s;
@@ -289,8 +294,8 @@ void mlp_carve(Workspace& ws, const Problem& p, Params& x, std::byte*& scratch) 
   const auto floats = [&](int64_t n) { return ws.take<float>(size_t(n)); };
   const int64_t dim = p.dim_qk, width = width_of(x), window = x.nsa.l * dim, chunk = x.nsa.d * dim;
   const int64_t rows = rows_of(x), padded = rows + pieces_of_window(x) - 1;
-  x.part_rows = int32_t(std::max<int64_t>(1, ceil_div(rows, kMostParts)));
-  x.part_count = int32_t(ceil_div(rows, x.part_rows));
+  x.split_rows = int32_t(std::max<int64_t>(1, ceil_div(rows, kMostRowSplits)));
+  x.row_splits = int32_t(ceil_div(rows, x.split_rows));
   x.chunks = floats(padded * chunk), x.tokens = floats(rows * dim);
   x.hidden = floats(rows * width * (slices_apart(x) ? slices_of(window) : 1));
   x.w1 = floats(width * window), x.w2 = floats(dim * width), x.offset = floats(width);
@@ -298,7 +303,7 @@ void mlp_carve(Workspace& ws, const Problem& p, Params& x, std::byte*& scratch) 
   scratch = ws.take<std::byte>(cuda::kBlasBytes);
   x.d_chunks = floats(padded * chunk), x.d_hidden = floats(rows * width);
   x.d_w1 = floats(width * window), x.d_w2 = floats(dim * width);
-  x.sum_b1 = floats(x.part_count * width), x.sum_b2 = floats(x.part_count * dim);
+  x.sum_b1 = floats(x.row_splits * width), x.sum_b2 = floats(x.row_splits * dim);
 }
 
 Status mlp_run(const cuda::Launcher& launcher, Params& x, std::byte* scratch) {

@@ -26,7 +26,7 @@ struct Params {
   bool uniform;             // every sequence fills its rows: no lengths in tensors
   int32_t heads, per_gate;  // heads of out, and heads per gate
   Divisor pieces;           // per row
-  Divisor units;            // per token: heads, or gates in a backward
+  Divisor per_token;        // heads, or gates in a backward
   Divisor tokens;           // per sequence, upper bound
   int64_t all;              // chunks of all rows, or gates of all tokens
   int32_t lanes;            // lanes of a warp per gate: 1, 2, ... 32
@@ -66,8 +66,8 @@ template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ Params x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
     const uint32_t row = x.all <= INT32_MAX ? x.pieces.divide(uint32_t(n)) : uint32_t(n / x.pieces.by);
-    const int column = int(n - int64_t(row) * x.pieces.by) * Width, h = int(x.units.rest(row));
-    const Token at = find_token(x, x.units.divide(row));
+    const int column = int(n - int64_t(row) * x.pieces.by) * Width, h = int(x.per_token.rest(row));
+    const Token at = find_token(x, x.per_token.divide(row));
     if (!at.there) continue;
     const Gates gates = gates_of(x, at, h / x.per_gate);
     float branch[3][Width], sum[Width];
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_co
     const int64_t n = first + threadIdx.x / uint32_t(x.lanes);
     Token at{};
     int gate = 0;
-    if (n < x.all) gate = int(x.units.rest(uint32_t(n))), at = find_token(x, x.units.divide(uint32_t(n)));
+    if (n < x.all) gate = int(x.per_token.rest(uint32_t(n))), at = find_token(x, x.per_token.divide(uint32_t(n)));
     Gates gates{};
     if (at.there) gates = gates_of(x, at, gate);
     float d_gate[3] = {};
@@ -148,7 +148,7 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
                     (!x.dq.data || cuda::has_pieces(x.dq, kVec));
   const int64_t tokens = int64_t(p.batch) * p.len_q, pieces = p.dim_v / (aligned16 ? kVec : 1);
   x.pieces = Divisor(uint32_t(pieces)), x.tokens = Divisor(uint32_t(std::max(1, p.len_q)));
-  x.units = Divisor(uint32_t(backward ? x.gates.extent.head : x.heads));
+  x.per_token = Divisor(uint32_t(backward ? x.gates.extent.head : x.heads));
   x.lanes = 1;
   while (x.lanes < 32 && x.lanes < x.per_gate * pieces) x.lanes *= 2;
   x.all = tokens * (backward ? x.gates.extent.head : x.heads * pieces);

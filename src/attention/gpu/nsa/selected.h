@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kPlainThreads, 4) plain_keys_kernel(const __gr
   const DenseArgs& a = x.args;
   const uint32_t n = warp_number(), list = n / uint32_t(x.size);
   if (list >= uint32_t(lists.lists)) return;
-  const uint32_t unit = list / uint32_t(lists.blocks), block = list - unit * uint32_t(lists.blocks);
-  const int b = int(x.heads_kv.divide(unit)), head_kv = int(x.heads_kv.rest(unit));
+  const uint32_t sequence_head = list / uint32_t(lists.blocks), block = list - sequence_head * uint32_t(lists.blocks);
+  const int b = int(x.heads_kv.divide(sequence_head)), head_kv = int(x.heads_kv.rest(sequence_head));
   const Sequence s = x.sequence_of(b);
   const int64_t key = int64_t(block) * x.size + n % uint32_t(x.size);
   if (key >= s.len_k || !lists.count[list]) return;

@@ -13,7 +13,7 @@ struct SelectedParams {
   ByteRows d_out;           // backward
   ByteRows blocks;          // [batch, token, KV head][n] i32
   Divisor group;            // query heads per KV head
-  Divisor row_blocks;       // per unit: a sequence and a KV head
+  Divisor row_blocks;       // per sequence and KV head
   Divisor splits;           // splits of every token's list
   Divisor heads_kv;
   int rows;                 // per CTA, at most the rows of its warps; whole tokens unless a token has more

@@ -127,7 +127,7 @@ struct ListBounds {
   // At most one chunk of a list is not full.
   int64_t chunks(int64_t chunk) const { return pairs / chunk + std::min(lists, pairs); }
   // A list of several chunks has a full one, so its chunks number at most twice its full ones.
-  int64_t parts(int64_t chunk) const { return 2 * (pairs / chunk); }
+  int64_t partials(int64_t chunk) const { return 2 * (pairs / chunk); }
 };
 
 inline SelectedLists carve_lists(Workspace& ws, const ListBounds& most, int64_t chunk) {

@@ -12,7 +12,8 @@ constexpr std::string_view kWho = "sm80_backward_f32";
 
 struct Kernel {
   int dim;         // largest head dim it serves, of q and v
-  int own, parts;  // query rows or keys per CTA; CTAs per key tile
+  int own;         // query rows or keys per CTA
+  int key_ctas;    // CTAs per key tile: one, or one per gradient
   int threads, shared_bytes;
   void (*rows[2])(F32Gradients);  // tf32, tf32x3
   void (*keys[2])(F32Gradients);
@@ -53,7 +54,7 @@ Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   plan.tile_q = plan.tile_k = kernel_of(p).own;
   const int64_t most = std::max({row_tiles(p) * heads(p), heads(p) * padded(p) / sm80::kRowsOfPrepare,
-                                 key_tiles(p) * p.heads_kv * p.batch * kernel_of(p).parts});
+                                 key_tiles(p) * p.heads_kv * p.batch * kernel_of(p).key_ctas});
   if (most > sm80::kF32MostBlocks) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
   Workspace count;
   carve(count, p);
@@ -119,7 +120,7 @@ class Run {
     x_.call.tiles = int(key_tiles(p_));
     const bool one_by_one = x_.shared_keys && p_.reproducible != Reproducible::no;
     const int rounds = one_by_one ? p_.batch : 1;
-    const int64_t blocks = int64_t(x_.call.tiles) * p_.heads_kv * kernel_.parts * (one_by_one ? 1 : p_.batch);
+    const int64_t blocks = int64_t(x_.call.tiles) * p_.heads_kv * kernel_.key_ctas * (one_by_one ? 1 : p_.batch);
     for (int b = 0; b < rounds; ++b) {
       x_.call.first_batch = b;
       if (Status s = launcher_({.kernel = cuda::address(kernel_.keys[precision_]),

@@ -54,17 +54,17 @@ static __global__ void __launch_bounds__(256) prepare_f32_kernel(const __grid_co
 struct KeyRows {
   Sequence seq;
   int b, head_kv;
-  int part;       // if dK and dV do not fit in registers together: 0 computes dV, 1 dK
+  int gradient;   // if dK and dV do not fit in registers together: 0 computes dV, 1 dK
   int first, count;
   int low, high;  // range of queries that see any of these keys
 
   template <int TileK>
-  __device__ void find(const F32Call& x, int parts) {
+  __device__ void find(const F32Call& x, int gradients) {
     const Problem& p = x.problem;
     uint32_t n = blockIdx.x;
     const int own = int(n % x.tiles);  // causal: longest first
     n /= x.tiles;
-    part = int(n % parts), n /= parts;
+    gradient = int(n % gradients), n /= gradients;
     head_kv = int(n % p.heads_kv), b = x.first_batch + int(n / p.heads_kv);
     seq = sequence_of(x, b);
     int64_t from = int64_t(own) * TileK, until = from + TileK;
@@ -256,8 +256,8 @@ struct BackwardF32 {
   }
 
   __device__ void keys(const KeyRows& at) const {
-    const bool wants_k = a.given(Role::dk) && (kBoth || at.part == 1);
-    const bool wants_v = a.given(Role::dv) && (kBoth || at.part == 0);
+    const bool wants_k = a.given(Role::dk) && (kBoth || at.gradient == 1);
+    const bool wants_v = a.given(Role::dv) && (kBoth || at.gradient == 0);
     if (!wants_k && !wants_v) return;
     load_keys<OwnTile, kThreads>(x, Role::k, at.seq, at.b, at.head_kv, at.first, at.count, own);
     if (wants_k) load_keys<OwnTile, kThreads>(x, Role::v, at.seq, at.b, at.head_kv, at.first, at.count, own_y);
@@ -304,8 +304,8 @@ struct BackwardF32 {
     return hit;
   }
 
-  template <int kParts>
-  __device__ void visit(const KeyRows& at, int head, const Tile& t, Accumulator (&acc)[kParts][1][Dim / 8],
+  template <int kGradients>
+  __device__ void visit(const KeyRows& at, int head, const Tile& t, Accumulator (&acc)[kGradients][1][Dim / 8],
                         bool wants_k, bool wants_v) const {
     const int count = t.last - t.first;
     __syncthreads();
@@ -321,7 +321,7 @@ struct BackwardF32 {
     if (wants_k) dot(dp, own_y, other_y);
     weigh<true>(s, dp, t, at.first, at.seq, at.b, head, {});
     if (wants_v) add(acc[0], s, other_y);
-    if (wants_k) add(acc[kParts - 1], dp, other);
+    if (wants_k) add(acc[kGradients - 1], dp, other);
   }
 
   __device__ void store_keys(const KeyRows& at, Role role, const Accumulator (&acc)[Dim / 8], int dim,

@@ -18,7 +18,7 @@ namespace {
 
 using sm80::BackwardKernel;
 using sm80::BackwardParams;
-using sm80::Room;
+using sm80::SharedMemory;
 
 constexpr std::string_view kWho = "sm80_backward";
 constexpr int64_t kMostBlocks = INT32_MAX;
@@ -34,10 +34,10 @@ int code_for(int arch) {
   return family ? family : newest;
 }
 
-Room room_of(int arch) {
+SharedMemory shared_memory_of(int arch) {
   const int bytes = cuda::shared_limit(arch), code = code_for(arch);
-  if (code >= sm80::kLargeFrom && bytes >= 200 * 1024) return Room::large;
-  return sm80::is_middle(code) && bytes >= 150 * 1024 ? Room::middle : Room::small;
+  if (code >= sm80::kLargeFrom && bytes >= 200 * 1024) return SharedMemory::large;
+  return sm80::is_middle(code) && bytes >= 150 * 1024 ? SharedMemory::middle : SharedMemory::small;
 }
 
 // Ratio of the keys in all tiles to the keys of the list's blocks.
@@ -51,16 +51,16 @@ struct Chosen { BackwardKernel *keys, *rows; };  // rows: separate dQ kernel, if
 
 Chosen choose(const Problem& p, const Device& d) {
   const int dim = p.dim_qk > p.dim_v ? p.dim_qk : p.dim_v;
-  const Room room = room_of(d.arch);
+  const SharedMemory available = shared_memory_of(d.arch);
   const bool options = needs_general(p);
   for (const auto kernels : {sm80::backward_kernels_64, sm80::backward_kernels_96, sm80::backward_kernels_128,
                              sm80::backward_kernels_192, sm80::backward_kernels_256}) {
     const sm80::BackwardKernels all = kernels();
     if (all.keys[0].dim < dim) continue;
     Chosen c{};
-    for (const Room wanted : {room, Room::small})
+    for (const SharedMemory wanted : {available, SharedMemory::small})
       for (BackwardKernel& k : all.keys) {
-        if (k.with_options != options || (k.room != Room::any && k.room != wanted)) continue;
+        if (k.with_options != options || (k.shared_memory != SharedMemory::any && k.shared_memory != wanted)) continue;
         // Prefers a smaller tile if the list's blocks leave much of this one empty.
         if (!c.keys || wasted(p, *c.keys) > kMostWasted * wasted(p, k)) c.keys = &k;
       }
@@ -159,7 +159,7 @@ class Run {
     // With a list by key block, longest first.
     if (x_.args.given(Role::block_begin_k) && !x_.tickets && (!one_by_one_ || x_.apart))
       x_.order = {.place = scratch.order, .begin = Role::block_begin_k, .tiles = Divisor(uint32_t(x_.tiles)),
-                  .units = Divisor(uint32_t(p_.heads_kv)),
+                  .heads = Divisor(uint32_t(p_.heads_kv)),
                   .pieces = Divisor(uint32_t(ceil_div(p_.mask.blocks.k, chosen_.keys->tile))),
                   .batch = uint32_t(p_.batch), .group = uint32_t(x_.group), .falling = false, .by_tile = false};
   }

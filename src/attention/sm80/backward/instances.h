@@ -15,7 +15,7 @@ struct BackwardKernel {
   int tile;                            // keys per CTA; query rows per CTA in a dQ kernel
   int threads;
   bool with_options;
-  Room room;
+  SharedMemory shared_memory;
   int shared_bytes;
   BackwardFunction function[2];        // f16, bf16
   cuda::SharedMemoryOptIn ready[2]{};  // per function
@@ -29,7 +29,7 @@ constexpr BackwardKernel keys_instance() {
           .tile = C.tile_k,
           .threads = F::kThreads,
           .with_options = C.options,
-          .room = C.room,
+          .shared_memory = C.shared_memory,
           .shared_bytes = F::kSharedBytes,
           .function = {backward_keys_kernel<F>, backward_keys_kernel<B>}};
 }
@@ -38,7 +38,7 @@ constexpr BackwardKernel rows_instance() {
   using R = BackwardRows<F16, Dim, Dim, Shape>;
   constexpr BackwardFunction f16 = backward_rows_kernel<F16, Dim, Dim, Shape>;
   constexpr BackwardFunction bf16 = backward_rows_kernel<Bf16, Dim, Dim, Shape>;
-  return {Dim, Shape::kTileQ, Shape::kThreads, true, Room::any, R::kSharedBytes, {f16, bf16}};
+  return {Dim, Shape::kTileQ, Shape::kThreads, true, SharedMemory::any, R::kSharedBytes, {f16, bf16}};
 }
 
 // The kernels of one head dim. The dQ kernel serves deterministic runs with a block list.

@@ -564,9 +564,10 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
 
 constexpr int kLargeFrom = 900;
 constexpr bool is_middle(int code) { return code == 800 || code == 870; }
-__device__ constexpr bool compiled([[maybe_unused]] Room room) {
+__device__ constexpr bool compiled([[maybe_unused]] SharedMemory shared_memory) {
 #ifdef __CUDA_ARCH__
-  return room == Room::middle ? is_middle(__CUDA_ARCH__) : room != Room::large || __CUDA_ARCH__ >= kLargeFrom;
+  return shared_memory == SharedMemory::middle ? is_middle(__CUDA_ARCH__)
+                                               : shared_memory != SharedMemory::large || __CUDA_ARCH__ >= kLargeFrom;
 #else
   return true;
 #endif
@@ -575,7 +576,7 @@ __device__ constexpr bool compiled([[maybe_unused]] Room room) {
 template <class K>
 __global__ void __launch_bounds__(K::kThreads, K::kBlocks)
     backward_keys_kernel(const __grid_constant__ BackwardParams params) {
-  if constexpr (compiled(K::Shape::kRoom)) {
+  if constexpr (compiled(K::Shape::kSharedMemory)) {
     extern __shared__ __align__(128) char shared[];
     __shared__ KeyPlace place;
     __shared__ int2 seen[K::kTileK];

@@ -7,7 +7,7 @@ namespace attune::sm80 {
 
 // The shared memory per CTA that a kernel requires. Code for GPUs that never select a kernel leaves it empty. Every
 // architecture has the small kernels: sm_86 runs the code of sm_80, and sm_120 that of sm_90.
-enum class Room { any, small, middle, large };
+enum class SharedMemory { any, small, middle, large };
 
 // Compile-time configuration: how the work of a CTA is divided over its warps.
 struct KeysConfig {
@@ -20,7 +20,7 @@ struct KeysConfig {
   int stages = 1;                // stages of Q and dO
   int blocks = 1;                // CTAs per SM
   bool options = false;          // options that change scores
-  Room room = Room::any;
+  SharedMemory shared_memory = SharedMemory::any;
 };
 
 template <KeysConfig C>
@@ -30,7 +30,7 @@ struct KeyShape {
   static constexpr int kStages = C.stages, kBlocks = C.blocks;
   static constexpr int kWarps = kWarpsK * kWarpsQ, kThreads = kWarps * 32;
   static constexpr bool kPingPong = kWarpsQ > 1 && kStages == 3;  // half of the warps run one tile behind the others
-  static constexpr Room kRoom = C.room;
+  static constexpr SharedMemory kSharedMemory = C.shared_memory;
 };
 
 // Addresses of the 16-byte chunks of one row at multiples of 16, from a warp's first column on. `kSpan`: their extent.

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kWho = "sm80_forward";
 // Cost of starting a CTA and of combining splits, in bytes that a CTA could have read meanwhile.
-constexpr double kStartBytes = 70e3, kMergeBytes = 120e3, kPartBytes = 512;
+constexpr double kStartBytes = 70e3, kCombineBytes = 120e3, kSplitBytes = 512;
 constexpr int kLeastKeys = 128;  // per split
 
 int group_of(const Problem& p) { return p.heads_q / p.heads_kv; }
@@ -64,18 +64,18 @@ int64_t keys_seen(const Problem& p) {
 int splits_of(const Problem& p, const Device& d, const DecodeKernel& k) {
   const int64_t keys = keys_seen(p);
   if (fixed(p)) {
-    constexpr int64_t kPart = 1 << kFixedBits;
-    const int64_t parts = std::min(ceil_div(keys, kPart) + 1, ceil_div(p.len_k, kPart));
-    return int(std::clamp<int64_t>(parts, 1, kMostFixed));
+    constexpr int64_t kKeys = 1 << kFixedBits;
+    const int64_t splits = std::min(ceil_div(keys, kKeys) + 1, ceil_div(p.len_k, kKeys));
+    return int(std::clamp<int64_t>(splits, 1, kMostFixed));
   }
   const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k);
-  const int64_t room = d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
+  const int64_t at_once = d.units * std::clamp(cuda::shared_limit(d.arch) / k.shared_bytes, 1, k.blocks_per_sm);
   int best = 1;
   double least = INFINITY;
   for (int64_t s = 1; s <= std::clamp<int64_t>(keys / kLeastKeys, 1, kMostSplits); ++s) {
     const double bytes = double(ceil_div(keys, s)) * 2 * (p.dim_qk + p.dim_v) + kStartBytes;
-    const double waves = 0.75 * double(blocks * s) / double(room) + 0.25 * double(ceil_div(blocks * s, room));
-    const double cost = waves * bytes + (s > 1 ? kMergeBytes + double(s) * kPartBytes : 0);
+    const double waves = 0.75 * double(blocks * s) / double(at_once) + 0.25 * double(ceil_div(blocks * s, at_once));
+    const double cost = waves * bytes + (s > 1 ? kCombineBytes + double(s) * kSplitBytes : 0);
     if (cost < least) least = cost, best = int(s);
   }
   return best;
@@ -93,12 +93,12 @@ Partial carve(Workspace& ws, const Problem& p, int splits) {
 
 }  // namespace
 
-Few decode(const Problem& p) {
+DecodeShare decode_share(const Problem& p) {
   constexpr int kLongest = INT32_MAX - 4096;  // keeps the end of a tile within int
-  if (size_of(p.dtype.q) != 2 || needs_general(p) || p.mask.blocks.q) return Few::none;
-  if (group_of(p) > kMostRows || p.len_k > kLongest) return Few::none;
-  if (int64_t(p.len_q) * group_of(p) <= kMostRows) return Few::all;
-  return fixed(p) ? Few::some : Few::none;
+  if (size_of(p.dtype.q) != 2 || needs_general(p) || p.mask.blocks.q) return DecodeShare::none;
+  if (group_of(p) > kMostRows || p.len_k > kLongest) return DecodeShare::none;
+  if (int64_t(p.len_q) * group_of(p) <= kMostRows) return DecodeShare::all;
+  return fixed(p) ? DecodeShare::some : DecodeShare::none;
 }
 
 Status decode_shape(Plan& plan, Workspace& count) {
@@ -113,7 +113,7 @@ Status decode_shape(Plan& plan, Workspace& count) {
                 rows = int64_t(p.batch) * p.heads_q * most_q(p);
   if (std::max(blocks, rows) > INT32_MAX)
     return Status::no(kWho, ": ", std::max(blocks, rows), " blocks are over 2^31 - 1");
-  if (decode(p) == Few::all) {
+  if (decode_share(p) == DecodeShare::all) {
     plan.kernel = number, plan.tile_q = k->rows, plan.tile_k = k->keys, plan.splits = splits;
   }
   carve(count, p, splits);
@@ -123,7 +123,7 @@ Status decode_shape(Plan& plan, Workspace& count) {
 Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream) {
   const Problem& p = plan.problem;
   DecodeKernel& k = *kernel_for(p, plan.device);
-  const int splits = decode(p) == Few::all ? plan.splits : splits_of(p, plan.device, k);
+  const int splits = decode_share(p) == DecodeShare::all ? plan.splits : splits_of(p, plan.device, k);
   const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, k) * splits;
   const Partial partial = carve(ws, p, splits);
   if (!blocks) return Status::good();

@@ -8,12 +8,12 @@ constexpr int kMostRows = 64;  // (position, head) rows per sequence and KV head
 
 // Which sequences of a problem the decode kernels serve. `some`: with repro=batch, if some sequence may have too many
 // queries, only the sequences with few.
-enum class Few { none, some, all };
-Few decode(const Problem&);
+enum class DecodeShare { none, some, all };
+DecodeShare decode_share(const Problem&);
 
-// Sets tiles, splits and workspace; for Few::some only the workspace.
+// Sets tiles, splits and workspace; for DecodeShare::some only the workspace.
 Status decode_shape(Plan&, Workspace& count);
-// For Few::some, does nothing if the host can tell that all sequences have many queries.
+// For DecodeShare::some, does nothing if the host can tell that all sequences have many queries.
 Status decode_run(const Plan&, const Args&, Workspace&, Stream);
 
 }  // namespace attune::sm80

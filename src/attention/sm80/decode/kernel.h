@@ -1,9 +1,9 @@
 // Forward attention of few queries over many keys, bound by memory, for every GPU from sm_80 on.
 //   A CTA has rows (position, head of the GQA group) and a range of keys. A team of warps, one per 16 rows, takes every
 //   n-th key tile, loads it with cp.async and waits for no other team: `stages` tiles are in flight.
-// Up to 16 rows, a team is one warp. At the end, teams merge in shared memory, in order; a second small kernel combines
-// the KV splits, also in order. Tiles are counted from key 0 of the sequence: the bits of a row depend only on where
-// its keys are split.
+// Up to 16 rows, a team is one warp. At the end, teams combine in shared memory, in order; a second small kernel
+// combines the KV splits, also in order. Tiles are counted from key 0 of the sequence: the bits of a row depend only on
+// where its keys are split.
 #pragma once
 #include "attention/sm80/decode/host.h"
 #include "attention/gpu/byte_rows.h"
@@ -46,11 +46,11 @@ struct DecodePlace {
   __device__ void cut(bool fixed, const Divisor& splits, int keys) {
     const int first_tile = begin / keys, last_tile = max(first_tile, (end + keys - 1) / keys);
     if (fixed) {
-      const auto parts_of = [&](int bits) {
+      const auto splits_of = [&](int bits) {
         return int(((uint32_t(end) + (1u << bits) - 1) >> bits) - (uint32_t(begin) >> bits));
       };
       int bits = kFixedBits;
-      while (parts_of(bits) > kMostFixed) ++bits;
+      while (splits_of(bits) > kMostFixed) ++bits;
       const int64_t start = ((int64_t(begin) >> bits) + split) << bits, stop = start + (int64_t(1) << bits);
       from = clamp(start / keys, first_tile, last_tile), until = clamp(stop / keys, first_tile, last_tile);
     } else {
@@ -325,7 +325,7 @@ struct Decode {
   __device__ static int o_at(int row, int column) { return row * kDim + (column ^ ((row & 7) * 4)); }
 
   // `team_stats`, [kTeams][kRows]: reference and sum of a team's row, later its factor; `last`: factors of the row.
-  __device__ void merge_teams(char* shared, float2* team_stats, float2* last) {
+  __device__ void combine_teams(char* shared, float2* team_stats, float2* last) {
     float* mine = reinterpret_cast<float*>(shared + warp * kWarpBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -407,7 +407,7 @@ __global__ void __launch_bounds__(D::kThreads, D::kBlocksPerSm)
   D d(params, place, shared);
   if (params.splits.by > 1 && place.from >= place.until) return d.leave_empty();
   d.walk_keys();
-  d.merge_teams(shared, team_stats, last);
+  d.combine_teams(shared, team_stats, last);
 }
 
 }  // namespace attune::sm80

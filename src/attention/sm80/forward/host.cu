@@ -62,7 +62,10 @@ int64_t list_pieces(const Problem& p, const ForwardKernel& k) {
   return p.mask.blocks.k ? ceil_div(p.mask.blocks.k, k.tile_k) : 1;
 }
 
-int64_t units(const Problem& p, const ForwardKernel& k) { return int64_t(p.batch) * (p.heads_q / group_of(p, k)); }
+// Packed heads of all sequences.
+int64_t heads_total(const Problem& p, const ForwardKernel& k) {
+  return int64_t(p.batch) * (p.heads_q / group_of(p, k));
+}
 
 // Upper bound on the keys that one query tile sees.
 int64_t keys_seen(const Problem& p, const ForwardKernel& k) {
@@ -90,9 +93,9 @@ int blocks_at_once(const ForwardKernel& k, const Device& d) {
 
 // One CTA combines all splits. A split takes it about half as long as a key tile, so the number of splits is bounded
 // where both take the same time.
-int most_splits(int64_t keys, int tile_k, int64_t room) {
+int most_splits(int64_t keys, int tile_k, int64_t free) {
   const auto even = int64_t(std::sqrt(2. * double(keys) / tile_k));
-  return int(std::clamp<int64_t>(std::min({room, keys / kLeastKeysOfSplit, even}), 1, sm80::kMostParts));
+  return int(std::clamp<int64_t>(std::min({free, keys / kLeastKeysOfSplit, even}), 1, sm80::kMostForwardSplits));
 }
 
 struct Partial { float *out, *lse; uint32_t* arrived; int32_t* order; };
@@ -100,7 +103,7 @@ struct Partial { float *out, *lse; uint32_t* arrived; int32_t* order; };
 Partial carve(Workspace& ws, const Plan& plan) {
   const Problem& p = plan.problem;
   const ForwardKernel& k = kernel_of(plan);
-  const int64_t blocks = units(p, k) * row_blocks(p, k);
+  const int64_t blocks = heads_total(p, k) * row_blocks(p, k);
   Partial made{};
   // Row lengths of a list vary, which matters when not all CTAs are resident at once.
   if (plan.splits == 1 && p.mask.blocks.q && blocks > blocks_at_once(k, plan.device))
@@ -122,11 +125,11 @@ Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   Workspace count;
   carve_rotated(count, p);
-  const sm80::Few short_ones = sm80::decode(p);
-  if (short_ones != sm80::Few::none)
+  const sm80::DecodeShare decoded = sm80::decode_share(p);
+  if (decoded != sm80::DecodeShare::none)
     if (Status s = sm80::decode_shape(plan, count); !s.ok()) return s;
   plan.workspace_bytes = count.used;
-  if (short_ones == sm80::Few::all) return Status::good();
+  if (decoded == sm80::DecodeShare::all) return Status::good();
   const bool options = needs_general(p), decode = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
   const auto fits = [&](const ForwardKernel& k) {
     return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
@@ -156,10 +159,10 @@ Status shape(Plan& plan, const Planner&) {
     return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
                       plan.device.name);
   plan.tile_q = k->tile_q, plan.tile_k = k->tile_k, plan.splits = 1;
-  const int64_t blocks = units(p, *k) * row_blocks(p, *k), room = blocks_at_once(*k, plan.device);
+  const int64_t blocks = heads_total(p, *k) * row_blocks(p, *k), at_once = blocks_at_once(*k, plan.device);
   if (blocks > kMostBlocks) return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
-  if (p.reproducible != Reproducible::batch && blocks > 0 && blocks * 5 < room * 4)
-    plan.splits = most_splits(keys_seen(p, *k), k->tile_k, room / blocks);
+  if (p.reproducible != Reproducible::batch && blocks > 0 && blocks * 5 < at_once * 4)
+    plan.splits = most_splits(keys_seen(p, *k), k->tile_k, at_once / blocks);
   carve(count, plan);
   plan.workspace_bytes = count.used;
   return Status::good();
@@ -170,11 +173,11 @@ Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q,
 
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
-  const sm80::Few short_ones = sm80::decode(p);
-  if (short_ones != sm80::Few::none)
-    if (Status s = sm80::decode_run(plan, a, ws, stream); !s.ok() || short_ones == sm80::Few::all) return s;
+  const sm80::DecodeShare decoded = sm80::decode_share(p);
+  if (decoded != sm80::DecodeShare::none)
+    if (Status s = sm80::decode_run(plan, a, ws, stream); !s.ok() || decoded == sm80::DecodeShare::all) return s;
   ForwardKernel& k = kernel_of(plan);
-  const int64_t counters = units(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
+  const int64_t counters = heads_total(p, k) * row_blocks(p, k), blocks = counters * plan.splits;
   if (!blocks) return Status::good();
   const Partial partial = carve(ws, plan);
   const bool uniform = !has_sequence_tensors(a), paged = p.keys == KeySource::paged;
@@ -185,12 +188,12 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .group = Divisor(uint32_t(group_of(p, k))),
                                    .row_blocks = Divisor(uint32_t(row_blocks(p, k))),
                                    .splits = Divisor(uint32_t(plan.splits)),
-                                   .units = Divisor(uint32_t(p.heads_q / group_of(p, k))),
+                                   .packed_heads = Divisor(uint32_t(p.heads_q / group_of(p, k))),
                                    .batch = Divisor(uint32_t(p.batch)),
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
                                    .pieces = Divisor(uint32_t(list_pieces(p, k))),
                                    .order = partial.order,
-                                   .decode_rows = short_ones == sm80::Few::some ? uint32_t(sm80::kMostRows) : 0u,
+                                   .decode_rows = decoded == sm80::DecodeShare::some ? uint32_t(sm80::kMostRows) : 0u,
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
                                    .problem = p,
@@ -206,7 +209,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     static constinit cuda::SharedMemoryOptIn ready;
     const OrderParams order{p, params.args,
                             {.place = partial.order, .begin = Role::block_begin, .tiles = params.row_blocks,
-                             .units = params.units, .pieces = Divisor(uint32_t(row_pieces(p, k))),
+                             .heads = params.packed_heads, .pieces = Divisor(uint32_t(row_pieces(p, k))),
                              .batch = uint32_t(p.batch), .group = 1, .falling = true, .by_tile = !uniform}};
     if (Status s = launcher({.kernel = cuda::address(order_kernel), .ready = &ready, .blocks = 1, .threads = 1024},
                             order);

@@ -11,7 +11,7 @@
 namespace attune::sm80 {
 
 constexpr float kLazy = 8.f;
-constexpr int kMostParts = 128;
+constexpr int kMostForwardSplits = 128;
 constexpr int kAhead = 3;  // 2 to 4 compile to the same schedule
 
 // Compile-time configuration.
@@ -74,16 +74,16 @@ struct Forward {
   // Called by every thread, so that no thread waits before its first load.
   __device__ ForwardPlace find_place() const {
     ForwardPlace at;
-    // The CTAs of a unit follow each other, so its keys stay in L2; causal masks start with the longest. Where lengths
-    // differ, the last row blocks of all sequences come first: only long sequences have them.
+    // The CTAs of a packed head follow each other, so its keys stay in L2; causal masks start with the longest. Where
+    // lengths differ, the last row blocks of all sequences come first: only long sequences have them.
     uint32_t n = x.order ? uint32_t(x.order[blockIdx.x]) : blockIdx.x;
     if (x.uniform) at.block = int(x.row_blocks.rest(n)), n = x.row_blocks.divide(n);
     at.split = int(x.splits.rest(n)), n = x.splits.divide(n);
-    at.unit = int(x.units.rest(n)), n = x.units.divide(n);
+    at.packed_head = int(x.packed_heads.rest(n)), n = x.packed_heads.divide(n);
     at.b = int(x.uniform ? n : x.batch.rest(n));
     if (!x.uniform) at.block = int(x.batch.divide(n));
     at.block = int(x.row_blocks.by) - 1 - at.block;
-    at.head_q = at.unit * int(x.group.by), at.head_kv = int(x.heads_per_key.divide(at.head_q));
+    at.head_q = at.packed_head * int(x.group.by), at.head_kv = int(x.heads_per_key.divide(at.head_q));
     at.seq = x.uniform ? x.seq : sequence(p, a, at.b);
     if (x.uniform) at.seq.q_batch = at.seq.k_batch = at.b;
     if (uint64_t(at.seq.len_q) * x.heads_per_key.by <= x.decode_rows) at.seq.len_q = 0;
@@ -346,7 +346,7 @@ struct Forward {
       __syncthreads();
     }
     store();
-    if (x.splits.by > 1) merge_splits();
+    if (x.splits.by > 1) combine_splits();
   }
 
   // Each of the four lanes that share rows finishes one row. 16-bit rows then leave through the warp's own rows of q,
@@ -468,34 +468,34 @@ struct Forward {
   __device__ int64_t split_rows() const { return int64_t(p.batch) * p.heads_q * p.len_q; }
 
   // The last split to arrive combines all splits, in order.
-  __device__ void merge_splits() const {
+  __device__ void combine_splits() const {
     __shared__ bool is_last;
     __threadfence();
     __syncthreads();
-    uint32_t* counter = x.arrived + (int64_t(at.b) * x.units.by + at.unit) * x.row_blocks.by + at.block;
+    uint32_t* counter = x.arrived + (int64_t(at.b) * x.packed_heads.by + at.packed_head) * x.row_blocks.by + at.block;
     if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) + 1 == x.splits.by;
     __syncthreads();
     if (!is_last) return;
     __threadfence();
     if (threadIdx.x == 0) *counter = 0;
-    for (int first = warp * kRowsMerged; first < at.rows; first += kWarps * kRowsMerged) merge_rows(first);
+    for (int first = warp * kRowsCombined; first < at.rows; first += kWarps * kRowsCombined) combine_rows(first);
   }
   // A warp combines as many rows at once as its lanes cover. It first writes the weights of all splits to its share of
   // the tile memory, then adds the splits with many loads in flight.
   static constexpr int kLanesOfRow = kDimV <= 64    ? 8
                                      : kDimV <= 128 ? 16
                                                     : 32,
-                       kRowsMerged = 32 / kLanesOfRow, kParts = 8;
-  static_assert(kSharedBytes / kWarps >= kRowsMerged * kMostParts * 4);
-  __device__ void merge_rows(int first) const {
+                       kRowsCombined = 32 / kLanesOfRow, kSplitsAtOnce = 8;
+  static_assert(kSharedBytes / kWarps >= kRowsCombined * kMostForwardSplits * 4);
+  __device__ void combine_rows(int first) const {
     const int mine = lane % kLanesOfRow, column = mine * 8, row = min(first + lane / kLanesOfRow, at.rows - 1);
     const bool there = first + lane / kLanesOfRow < at.rows, inside = column < p.dim_v;
     const int splits = int(x.splits.by);
-    const float* const parts = x.partial_lse + row_index(row);
-    float* const weight = weights + (warp * kRowsMerged + lane / kLanesOfRow) * kMostParts;
+    const float* const lses = x.partial_lse + row_index(row);
+    float* const weight = weights + (warp * kRowsCombined + lane / kLanesOfRow) * kMostForwardSplits;
     float top = -INFINITY, total = 0.f, acc[8] = {};
     for (int n = mine; n < splits; n += kLanesOfRow) {
-      const float lse = __ldcg(parts + n * split_rows());
+      const float lse = __ldcg(lses + n * split_rows());
       weight[n] = lse, top = fmaxf(top, lse);
     }
 #pragma unroll
@@ -508,16 +508,16 @@ struct Forward {
     for (int n = mine; n < splits; n += kLanesOfRow) weight[n] *= once;
     __syncwarp();
     const float* from = x.partial_out + row_index(row) * p.dim_v + (inside ? column : 0);
-    for (int n = 0; n < splits; n += kParts) {
-      float4 low[kParts], high[kParts];
+    for (int n = 0; n < splits; n += kSplitsAtOnce) {
+      float4 low[kSplitsAtOnce], high[kSplitsAtOnce];
 #pragma unroll
-      for (int u = 0; u < kParts; ++u) {
-        const int64_t part = min(n + u, splits - 1) * split_rows();
-        const float4* two = reinterpret_cast<const float4*>(from + part * p.dim_v);
+      for (int u = 0; u < kSplitsAtOnce; ++u) {
+        const int64_t at_split = min(n + u, splits - 1) * split_rows();
+        const float4* two = reinterpret_cast<const float4*>(from + at_split * p.dim_v);
         low[u] = __ldcg(two), high[u] = __ldcg(two + 1);
       }
 #pragma unroll
-      for (int u = 0; u < kParts; ++u) {
+      for (int u = 0; u < kSplitsAtOnce; ++u) {
         const float share = n + u < splits ? weight[n + u] : 0.f;
         if (share == 0.f) continue;  // empty split
         const float eight[8] = {low[u].x, low[u].y, low[u].z, low[u].w, high[u].x, high[u].y, high[u].z, high[u].w};

@@ -11,9 +11,9 @@ namespace attune::sm80 {
 struct ForwardParams {
   ByteRows q, k, v, out;  // paged keys: data pointer only
   Divisor group;          // query heads packed into a CTA's rows, ordered (position, head); 1: one head per CTA
-  Divisor row_blocks;     // per unit; a unit is `group` heads of one sequence
+  Divisor row_blocks;     // per packed head: `group` query heads of one sequence
   Divisor splits;
-  Divisor units;          // per sequence
+  Divisor packed_heads;   // per sequence
   Divisor batch;
   Divisor heads_per_key;
   Divisor pieces;         // key tiles per key block of the list
@@ -25,7 +25,7 @@ struct ForwardParams {
   DenseArgs args;
   float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
   float* partial_lse;     // [split][batch][head][query]
-  uint32_t* arrived;      // [batch][unit][row block], 0 before and after
+  uint32_t* arrived;      // [batch][packed head][row block], 0 before and after
 };
 
 // The rows and keys of a CTA. Moves to shared memory once the first loads are in flight: it is read only at the edges
@@ -33,9 +33,9 @@ struct ForwardParams {
 struct ForwardPlace {
   Sequence seq;
   int64_t from, until;        // query i sees keys [i + from, i + until) if k_step is 1
-  int b, unit, split, block;
+  int b, packed_head, split, block;
   int head_q, head_kv;
-  int first, rows;            // range within the unit's rows
+  int first, rows;            // range within the rows of the packed head
   int first_tile, tiles;      // key tiles of this split
   int open_first, open_last;  // range of keys that every row of the CTA sees
   const int32_t* column;      // block list: key blocks of the rows

@@ -19,7 +19,7 @@ using sm80::kSelectKeys, sm80::kSelectRows;
 
 constexpr std::string_view kWho = "sm80_select";
 constexpr int kLseChunk = sm80::kLseTiles * kSelectKeys;
-constexpr int kLeastTilesOfSplit = 2, kBlocksPerUnit = 2;
+constexpr int kLeastTilesOfSplit = 2, kBlocksPerSm = 2;
 
 using SelectFunction = void (*)(sm80::SelectParams);
 struct SelectKernel {
@@ -58,7 +58,7 @@ sm80::SelectParams params_of(const Problem& p, int tokens) {
   x.taps = nsa.taps(), x.most_tap = std::min(nsa.s, nsa.l) / nsa.d, x.first_tap = 1 - nsa.l / nsa.d;
   x.ring = int32_t(std::bit_ceil(uint32_t(kSelectKeys + nsa.taps() - 1)));
   x.kept = x.tokens() <= 8 ? 512 : x.tokens() <= 32 ? 128 : kSelectKeys;
-  x.room = std::max(1, std::min(nsa.n - 3, (p.len_k - 1) / nsa.s - 2));
+  x.capacity = std::max(1, std::min(nsa.n - 3, (p.len_k - 1) / nsa.s - 2));
   x.chunks = int32_t(ceil_div(std::max<int64_t>(1, nsa.compressed(p.len_k)), kLseChunk));
   return x;
 }
@@ -71,7 +71,7 @@ int64_t blocks_of(const sm80::SelectParams& x) {
   return int64_t(x.problem.batch) * x.problem.heads_kv * x.token_blocks.by;
 }
 
-struct Carved { float* lse; uint64_t* candidates; float2* parts; uint32_t* arrived; };
+struct Carved { float* lse; uint64_t* candidates; float2* partial_lse; uint32_t* arrived; };
 
 Carved carve(Workspace& ws, const Plan& plan, const sm80::SelectParams& x) {
   const Problem& p = plan.problem;
@@ -79,8 +79,8 @@ Carved carve(Workspace& ws, const Plan& plan, const sm80::SelectParams& x) {
   Carved c{};
   c.lse = ws.take<float>(rows);
   if (plan.splits == 1) return c;
-  c.candidates = ws.take<uint64_t>(tokens * size_t(p.heads_kv) * size_t(plan.splits) * size_t(x.room));
-  c.parts = ws.take<float2>(rows * size_t(x.chunks));
+  c.candidates = ws.take<uint64_t>(tokens * size_t(p.heads_kv) * size_t(plan.splits) * size_t(x.capacity));
+  c.partial_lse = ws.take<float2>(rows * size_t(x.chunks));
   c.arrived = ws.take<uint32_t>(size_t(blocks_of(x)));
   return c;
 }
@@ -101,14 +101,14 @@ Status shape(Plan& plan, const Planner&) {
   while (x.tokens() > 1 && shared_of(x) > cuda::shared_limit(plan.device.arch))
     x = params_of(plan.problem, x.tokens() / 2);
   if (const int64_t bytes = shared_of(x); bytes > cuda::shared_limit(plan.device.arch))
-    return Status::no(kWho, ": lists of ", x.room, " blocks and filters of ", x.nsa.taps(), " taps need ", bytes,
+    return Status::no(kWho, ": lists of ", x.capacity, " blocks and filters of ", x.nsa.taps(), " taps need ", bytes,
                       " bytes of shared memory, ", plan.device.name, " has ", cuda::shared_limit(plan.device.arch));
   plan.tile_q = x.tokens(), plan.tile_k = kSelectKeys, plan.splits = 1;
-  const int64_t blocks = blocks_of(x), room = int64_t(plan.device.units) * kBlocksPerUnit;
+  const int64_t blocks = blocks_of(x), at_once = int64_t(plan.device.units) * kBlocksPerSm;
   if (blocks > INT32_MAX) return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
   const int64_t tiles = ceil_div(x.nsa.compressed(plan.problem.len_k), kSelectKeys);
-  if (blocks > 0 && blocks * 2 <= room)
-    plan.splits = int(std::clamp<int64_t>(std::min(room / blocks, tiles / kLeastTilesOfSplit), 1, INT16_MAX));
+  if (blocks > 0 && blocks * 2 <= at_once)
+    plan.splits = int(std::clamp<int64_t>(std::min(at_once / blocks, tiles / kLeastTilesOfSplit), 1, INT16_MAX));
   Workspace count;
   carve(count, plan, x);
   plan.workspace_bytes = count.used;
@@ -133,7 +133,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   x.q = sm80::byte_rows(a[Role::q]), x.k = sm80::byte_rows(a[Role::k]);
   x.blocks = sm80::byte_rows(a[variant_tensor(0)]);
   x.scale = scale_of(p, a) * kLog2e, x.args = dense(a);
-  x.candidates = c.candidates, x.parts = c.parts, x.arrived = c.arrived;
+  x.candidates = c.candidates, x.partial_lse = c.partial_lse, x.arrived = c.arrived;
   x.own_lse = !a.given(Role::lse), x.aligned16 = p.dim_qk % 4 == 0 && aligned(a[Role::q]) && aligned(a[Role::k]);
   const int64_t row = int64_t(p.heads_q) * 4;
   x.lse = x.own_lse ? sm80::ByteRows{reinterpret_cast<char*>(c.lse), p.len_q * row, row, 4}

@@ -26,7 +26,7 @@ struct SelectState {
 // Shared memory behind the tiles: rings, pending scores, lists (two per token, alternating) and states.
 inline int64_t select_list_bytes(const SelectParams& x) {
   return int64_t(x.rings()) * x.ring * 4 +
-         int64_t(x.tokens()) * (x.kept * 4 + x.room * 16 + int64_t(sizeof(SelectState)));
+         int64_t(x.tokens()) * (x.kept * 4 + x.capacity * 16 + int64_t(sizeof(SelectState)));
 }
 
 template <class T, int Dim>
@@ -36,7 +36,7 @@ struct Select : SelectRows<T, Dim> {
   using Base::head_of, Base::position, Base::row_of, Base::there, Base::token_of;
 
   float *const rings, *const waiting;  // [ring], [token][kept]
-  uint64_t* const lists;               // [0 or 1][token][room]
+  uint64_t* const lists;               // [0 or 1][token][capacity]
   SelectState* const states;
   int latest = 0;                      // index of the current lists
   int base = 0, filled = 0;            // pending scores: block of the first, and count
@@ -46,11 +46,11 @@ struct Select : SelectRows<T, Dim> {
         rings(reinterpret_cast<float*>(memory + Base::tile_bytes(params))),
         waiting(rings + params.rings() * params.ring),
         lists(reinterpret_cast<uint64_t*>(waiting + params.tokens() * params.kept)),
-        states(reinterpret_cast<SelectState*>(lists + 2 * params.tokens() * params.room)) {}
+        states(reinterpret_cast<SelectState*>(lists + 2 * params.tokens() * params.capacity)) {}
 
   // For a query at position t: the list holds every block, so no score is needed.
   __device__ bool all_taken(int t) const { return t < 0 || this->own(t) < nsa.n; }
-  __device__ uint64_t* list_of(int token) const { return lists + (latest * x.tokens() + token) * x.room; }
+  __device__ uint64_t* list_of(int token) const { return lists + (latest * x.tokens() + token) * x.capacity; }
 
   // Sums over the heads of each token into its ring; columns that a token does not see are 0.
   __device__ void sum_heads(const Accumulator (&p)[kM][kN], int first) {
@@ -161,7 +161,7 @@ struct Select : SelectRows<T, Dim> {
       if (!most) continue;
       const float* scores = waiting + token * x.kept;
       const uint64_t* list = list_of(token);
-      uint64_t* to = lists + ((1 - latest) * x.tokens() + token) * x.room;
+      uint64_t* to = lists + ((1 - latest) * x.tokens() + token) * x.capacity;
       const auto better = [&](uint64_t limit) {
         uint64_t found = 0;
         for (int i = lane; i < count; i += 32)
@@ -231,7 +231,7 @@ struct Select : SelectRows<T, Dim> {
     const int2 tokens = own_tokens(at);
     if (at.tiles > 0) walk(at, tokens);
     if (x.splits.by == 1) return store(at, tokens);
-    merge_splits(at, tokens);
+    combine_splits(at, tokens);
   }
   __device__ static void cut_large_logits(Accumulator (&p)[kM][kN], const float (&shift)[kM][2]) {
 #pragma unroll
@@ -286,20 +286,20 @@ struct Select : SelectRows<T, Dim> {
     }
   }
 
-  // The last split of a token block to arrive merges all lists.
-  __device__ void merge_splits(const SelectPlace& at, int2 tokens) {
-    const int64_t unit = int64_t(at.b) * x.groups.by + at.head;
+  // The last split of a token block to arrive combines all lists.
+  __device__ void combine_splits(const SelectPlace& at, int2 tokens) {
+    const int64_t sequence_head = int64_t(at.b) * x.groups.by + at.head;
     const auto candidates = [&](int token, int split) {
       return x.candidates +
-             ((unit * x.problem.len_q + at.first + token) * x.splits.by + split) * x.room;
+             ((sequence_head * x.problem.len_q + at.first + token) * x.splits.by + split) * x.capacity;
     };
     for (int n = 0; n < tokens.y; ++n)
-      for (int e = lane; e < x.room; e += 32)
+      for (int e = lane; e < x.capacity; e += 32)
         candidates(tokens.x + n, at.split)[e] =
             e < states[tokens.x + n].count ? list_of(tokens.x + n)[e] : uint64_t(0);
-    if (!this->is_last(unit * x.token_blocks.by + at.block)) return;
+    if (!this->is_last(sequence_head * x.token_blocks.by + at.block)) return;
     for (int n = 0; n < tokens.y; ++n) {
-      const int token = tokens.x + n, most = states[token].most, all = int(x.splits.by) * x.room;
+      const int token = tokens.x + n, most = states[token].most, all = int(x.splits.by) * x.capacity;
       const uint64_t* keys = candidates(token, 0);
       const auto better = [&](uint64_t limit) {
         uint64_t found = 0;

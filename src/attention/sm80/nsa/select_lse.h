@@ -1,5 +1,5 @@
 // Log-sum-exp of the compressed attention, for a selection without a given one. It makes a decode select as the prefill
-// did, to the bit: kLseTiles key tiles form one partial result, and partial results are merged in order, whether one
+// did, to the bit: kLseTiles key tiles form one partial result, and partial results are combined in order, whether one
 // CTA computed them all or several CTAs some each.
 #pragma once
 #include "attention/sm80/nsa/select_rows.h"
@@ -14,21 +14,21 @@ struct SelectLse : SelectRows<T, Dim> {
   static constexpr float kLazy = 8.f;          // a reference moves only when the maximum grew by more than 2^kLazy
   static constexpr float kMostSum = 0x1p100f;  // exceeded only within the rounding of logits
 
-  // Merges two partial results: the reference of the exponents (base 2) and their sum. Spelled out, so that both
+  // Combines two partial results: the reference of the exponents (base 2) and their sum. Spelled out, so that both
   // callers round alike.
-  __device__ static float2 merged(float2 a, float2 b) {
+  __device__ static float2 combined(float2 a, float2 b) {
     const float top = fmaxf(a.x, b.x);
     if (top == -INFINITY) return a;
     return {top, fmaf(b.y, exp2_fast(b.x - top), __fmul_rn(a.y, exp2_fast(a.x - top)))};
   }
-  __device__ static float lse_of_part(float2 part) {
-    return part.y == 0.f ? -INFINITY : __fmul_rn(__fadd_rn(part.x, log2f(part.y)), kLn2);
+  __device__ static float lse_of_partial(float2 partial) {
+    return partial.y == 0.f ? -INFINITY : __fmul_rn(__fadd_rn(partial.x, log2f(partial.y)), kLn2);
   }
   __device__ int seen(const SelectPlace& at, int row) const {
     return there(at, row) ? this->seen_from(at, position(at, token_of(row))) : 0;
   }
 
-  // One thread per row at both ends. Shared memory holds, for every row, the merged result so far and the keys it sees.
+  // One thread per row at both ends. Shared memory holds, for every row, the result so far and the keys it sees.
   __device__ void run(SelectPlace& at, float2* total, int* last) {
     static_assert(kSelectThreads == kSelectRows);
     if (threadIdx.x == 0) {
@@ -43,19 +43,19 @@ struct SelectLse : SelectRows<T, Dim> {
     if (at.tiles > 0) walk(at, total, last);
     if (x.splits.by == 1) {
       __syncthreads();
-      if (there(at, row)) *this->lse_of(at, row) = lse_of_part(total[row]);
+      if (there(at, row)) *this->lse_of(at, row) = lse_of_partial(total[row]);
       return;
     }
-    const int64_t unit = int64_t(at.b) * x.groups.by + at.head;
-    if (!this->is_last(unit * x.token_blocks.by + at.block) || !there(at, row)) return;
+    const int64_t sequence_head = int64_t(at.b) * x.groups.by + at.head;
+    if (!this->is_last(sequence_head * x.token_blocks.by + at.block) || !there(at, row)) return;
     const int count = (last[row] + kLseTiles * kSelectKeys - 1) / (kLseTiles * kSelectKeys);
     float2 all = {-INFINITY, 0.f};
-    for (int n = 0; n < count; ++n) all = merged(all, __ldcg(part(at, row) + n));
-    *this->lse_of(at, row) = lse_of_part(all);
+    for (int n = 0; n < count; ++n) all = combined(all, __ldcg(partial(at, row) + n));
+    *this->lse_of(at, row) = lse_of_partial(all);
   }
-  __device__ float2* part(const SelectPlace& at, int row) const {
+  __device__ float2* partial(const SelectPlace& at, int row) const {
     const int64_t head = int64_t(at.b) * x.problem.heads_q + at.head * x.group + head_of(row);
-    return x.parts + (head * x.problem.len_q + at.first + token_of(row)) * x.chunks;
+    return x.partial_lse + (head * x.problem.len_q + at.first + token_of(row)) * x.chunks;
   }
 
   __device__ void walk(const SelectPlace& at, float2* total, const int* last) {
@@ -83,8 +83,8 @@ struct SelectLse : SelectRows<T, Dim> {
           const float2 now = {ref[m][half], row_sum(sum[m][half])};
           const int row = row_of(m, half);
           if (lane % 4 || !there(at, row)) continue;
-          if (x.splits.by == 1) total[row] = merged(total[row], now);
-          else part(at, row)[tile / kLseTiles] = now;
+          if (x.splits.by == 1) total[row] = combined(total[row], now);
+          else partial(at, row)[tile / kLseTiles] = now;
         }
     }
   }

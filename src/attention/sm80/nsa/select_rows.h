@@ -14,7 +14,7 @@ constexpr int kSelectRows = 128, kSelectKeys = 64, kSelectWarps = 4, kSelectThre
 constexpr int kSelectRowsOfWarp = kSelectRows / kSelectWarps;
 // CTAs per SM, limited by registers.
 constexpr int select_blocks(int dim) { return dim <= 128 ? 3 : 2; }
-constexpr int kLseTiles = 4;  // key tiles per partial log-sum-exp; partial results are merged in order
+constexpr int kLseTiles = 4;  // key tiles per partial log-sum-exp; partial results are combined in order
 
 struct SelectParams {
   ByteRows q, k, lse, blocks;  // lse f32, blocks i32 [batch, token, group, n]
@@ -28,7 +28,7 @@ struct SelectParams {
   int32_t group;               // heads
   int32_t shift;               // log2 of the rows per token
   int32_t ring;                // columns kept, a power of two
-  int32_t room;                // capacity of a list
+  int32_t capacity;            // of a list
   int32_t kept;                // pending block scores per token
   int32_t chunks;              // partial log-sum-exps, upper bound
   bool own_lse;                // lse was computed here: packed by the problem's bounds, [batch, token, head]
@@ -37,8 +37,8 @@ struct SelectParams {
   Nsa nsa;
   Problem problem;
   DenseArgs args;
-  uint64_t* candidates;        // [batch][group][token][split][room], 0 if a split has fewer; only if splits > 1
-  float2* parts;               // partial log-sum-exps: [batch][head][token][chunk]; only if splits > 1
+  uint64_t* candidates;        // [batch][group][token][split][capacity], 0 if a split has fewer; only if splits > 1
+  float2* partial_lse;         // [batch][head][token][chunk]; only if splits > 1
   uint32_t* arrived;           // [batch][group][token block], 0 before and after
 
   __host__ __device__ int tokens() const { return kSelectRows >> shift; }  // per CTA

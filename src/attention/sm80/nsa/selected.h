@@ -105,14 +105,14 @@ struct Selected {
       const SelectedPlace& at = walk.shared.at;
       if (row >= at.rows) continue;
       const int token = walk.token_of(row), head = walk.head_of(row);
-      const int64_t part = x.partial_row(at.split, at.b, head, token);
+      const int64_t partial = x.partial_row(at.split, at.b, head, token);
       if (lane % 4 == 0) {
         float* lse = whole ? x.args.row<float>(Role::lse, at.seq.q_batch, at.seq.q_first + int64_t(token), head)
-                           : x.partial_lse + part;
+                           : x.partial_lse + partial;
         if (lse) *lse = end.lse;
       }
       if (!f32) continue;
-      float* to = whole ? reinterpret_cast<float*>(walk.row_at(x.out, row)) : x.partial_out + part * x.problem.dim_v;
+      float* to = whole ? reinterpret_cast<float*>(walk.row_at(x.out, row)) : x.partial_out + partial * x.problem.dim_v;
       Walk::template store_f32<kDimV>(o, half, to, x.problem.dim_v);
     }
     if (!f32) walk.template store_narrow<kDimV>(o, q_shared, x.out, x.problem.dim_v);

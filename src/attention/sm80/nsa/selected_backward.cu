@@ -27,8 +27,9 @@ SelectedKernel* dq_kernel_for(const Problem& p, const Nsa& nsa, int arch) {
 }
 
 int key_stages(const SelectedKeysKernel& k, int arch) {
-  const int limit = cuda::shared_limit(arch), room = k.dim > 192 ? limit : limit / 2;  // two CTAs per SM, if they fit
-  const int stages = std::min((room - k.fixed_bytes) / k.stage_bytes, sm80::kMostKeyStages);
+  const int limit = cuda::shared_limit(arch);
+  const int available = k.dim > 192 ? limit : limit / 2;  // two CTAs per SM, if they fit
+  const int stages = std::min((available - k.fixed_bytes) / k.stage_bytes, sm80::kMostKeyStages);
   return stages >= 2 ? stages : std::min((limit - k.fixed_bytes) / k.stage_bytes, 2);
 }
 std::span<SelectedKeysKernel> key_kernels_for(const Problem& p, int arch) {
@@ -50,15 +51,16 @@ int64_t chunk_of(const Problem& p, const ListBounds& most, const Device& d) {
   return ceil_div(p.reproducible == Reproducible::batch ? kMostRows : std::clamp(even, kLeastRows, kMostRows), group);
 }
 
-struct Scratch { float2* row_stats; SelectedLists lists; float* parts; };
+struct Scratch { float2* row_stats; SelectedLists lists; float* partial; };
 Scratch carve(Workspace& ws, const Plan& plan, const Nsa& nsa) {
   const Problem& p = plan.problem;
   const ListBounds most(p, nsa);
-  const int64_t chunk = chunk_of(p, most, plan.device), keys = most.parts(chunk) * pieces_of(nsa) * sm80::kKeysOfBlock;
+  const int64_t chunk = chunk_of(p, most, plan.device);
+  const int64_t keys = most.partials(chunk) * pieces_of(nsa) * sm80::kKeysOfBlock;
   Scratch s{};
   s.row_stats = ws.take<float2>(size_t(heads(p) * padded(p)));
   s.lists = carve_lists(ws, most, chunk);
-  s.parts = ws.take<float>(size_t(keys * (p.dim_qk + p.dim_v)));
+  s.partial = ws.take<float>(size_t(keys * (p.dim_qk + p.dim_v)));
   return s;
 }
 
@@ -133,7 +135,7 @@ class Run {
         if (Status s = clear(a_[r]); !s.ok()) return s;
     const SelectedLists& lists = scratch_.lists;
     if (Status s = transpose_lists(launcher_, x_, lists); !s.ok()) return s;
-    sm80::SelectedKeysParams y{x_, lists, pieces_of(nsa_), 0, scratch_.parts};
+    sm80::SelectedKeysParams y{x_, lists, pieces_of(nsa_), 0, scratch_.partial};
     const int64_t chunks = ListBounds(p_, nsa_).chunks(lists.chunk) * y.pieces;
     for (SelectedKeysKernel& k : key_kernels_for(p_, arch_)) {
       if (!(k.with_k && a_.given(Role::dk)) && !(k.with_v && a_.given(Role::dv))) continue;

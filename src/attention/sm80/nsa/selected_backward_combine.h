@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(256) selected_combine_kernel(const __grid_cons
   const int list = int(blockIdx.x) / y.pieces, piece = int(blockIdx.x) % y.pieces;
   const int2 slots = y.lists.slots[list];
   if (!slots.y) return;
-  const int unit = list / y.lists.blocks, b = int(x.heads_kv.divide(unit)), head = int(x.heads_kv.rest(unit));
+  const int at_head = list / y.lists.blocks, b = int(x.heads_kv.divide(at_head)), head = int(x.heads_kv.rest(at_head));
   const Sequence s = x.sequence_of(b);
   const int64_t begin = int64_t(list % y.lists.blocks) * x.size, first = begin + piece * kKeysOfBlock;
   const int keys = clamp(begin + x.size, 0, s.len_k) - int(first);
@@ -23,9 +23,9 @@ __global__ void __launch_bounds__(256) selected_combine_kernel(const __grid_cons
     if (!t.data) continue;
     float2 sum{};
 #pragma unroll 4
-    for (int part = 0; part < slots.y; ++part) {
+    for (int slot = 0; slot < slots.y; ++slot) {
       const float2 more = *reinterpret_cast<const float2*>(
-          y.parts + ((int64_t(slots.x + part) * y.pieces + piece) * kKeysOfBlock + row) * width + column);
+          y.partial + ((int64_t(slots.x + slot) * y.pieces + piece) * kKeysOfBlock + row) * width + column);
       sum = {sum.x + more.x, sum.y + more.y};
     }
     const int at = of_k ? column : column - x.problem.dim_qk;

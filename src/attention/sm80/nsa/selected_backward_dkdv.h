@@ -53,8 +53,8 @@ struct SelectedKeys {
     const int n = int(blockIdx.x) / y.pieces, piece = int(blockIdx.x) % y.pieces;
     if (n >= *y.lists.total) return false;
     shared.chunk = y.lists.chunks[n];
-    const int unit = shared.chunk.x / y.lists.blocks, block = shared.chunk.x % y.lists.blocks;
-    shared.b = int(x.heads_kv.divide(unit)), shared.head_kv = int(x.heads_kv.rest(unit));
+    const int sequence_head = shared.chunk.x / y.lists.blocks, block = shared.chunk.x % y.lists.blocks;
+    shared.b = int(x.heads_kv.divide(sequence_head)), shared.head_kv = int(x.heads_kv.rest(sequence_head));
     shared.seq = x.sequence_of(shared.b);
     const int64_t begin = int64_t(block) * x.size, first = begin + piece * kKeysOfBlock;
     const int end = clamp(begin + x.size, 0, shared.seq.len_k);
@@ -223,17 +223,17 @@ struct SelectedKeys {
     if constexpr (kWithDv) store<kDimV>(dv, x.args[Role::dv], x.problem.dim_qk, x.problem.dim_v);
   }
   template <int kColumns>
-  __device__ void store(const Accumulator (&sums)[kColumns / 8], const Tensor& t, int part_column, int dim) const {
+  __device__ void store(const Accumulator (&sums)[kColumns / 8], const Tensor& t, int partial_column, int dim) const {
     if (!t.data) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = warp * 16 + half * 8 + lane / 4, key = shared.first + row;
       if (key >= shared.last) continue;
-      const int64_t part = int64_t(shared.chunk.w) * y.pieces + blockIdx.x % y.pieces;
+      const int64_t slot = int64_t(shared.chunk.w) * y.pieces + blockIdx.x % y.pieces;
       char* to = row_address(t, shared.seq.k_batch, shared.seq.k_first + int64_t(key), shared.head_kv);
       float* f32 = reinterpret_cast<float*>(to);
       if (shared.chunk.w >= 0)
-        f32 = y.parts + (part * kKeysOfBlock + row) * (x.problem.dim_qk + x.problem.dim_v) + part_column;
+        f32 = y.partial + (slot * kKeysOfBlock + row) * (x.problem.dim_qk + x.problem.dim_v) + partial_column;
       const bool narrow = shared.chunk.w < 0 && t.dtype != DType::f32;
 #pragma unroll
       for (int d = 0; d < kColumns / 8; ++d) {

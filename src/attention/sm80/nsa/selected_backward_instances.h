@@ -13,7 +13,7 @@ struct SelectedKeysParams {
   SelectedLists lists;
   int pieces;    // pieces of kKeysOfBlock keys per key block
   int stages;
-  float* parts;  // [part][piece][kKeysOfBlock][dim_qk + dim_v]: sums of lists with several chunks
+  float* partial;  // [slot][piece][kKeysOfBlock][dim_qk + dim_v]: sums of lists with several chunks
 };
 
 using SelectedKeysFunction = void (*)(SelectedKeysParams);

@@ -34,8 +34,8 @@ inline int list_bytes(const Problem& p, const Nsa& nsa, const SelectedKernel& k)
 }
 // A launch takes all available shared memory, so the kernel opts in once, whatever the lists take of it.
 inline int stages_of(const SelectedKernel& k, const Problem& p, const Nsa& nsa, int arch) {
-  const int room = cuda::shared_limit(arch) - k.fixed_bytes - list_bytes(p, nsa, k);
-  return std::clamp(room / k.stage_bytes, 0, kMostStages);
+  const int available = cuda::shared_limit(arch) - k.fixed_bytes - list_bytes(p, nsa, k);
+  return std::clamp(available / k.stage_bytes, 0, kMostStages);
 }
 // Selects the smallest head dims that fit; among those, a tile that wastes no keys of a block, within shared memory.
 template <size_t N>

@@ -20,7 +20,7 @@ constexpr int kMostStages = 8;
 struct SelectedPlace {
   Sequence seq;
   int b, head_kv, split;
-  int first, rows;    // range within the unit's rows (token, head)
+  int first, rows;    // range within the (token, head) rows of the sequence and KV head
   int token, tokens;  // tokens of these rows
   const char *k, *v;  // address of key 0 of the sequence
 };

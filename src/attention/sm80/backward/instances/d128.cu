@@ -4,9 +4,9 @@ namespace attune::sm80 {
 
 BackwardKernels backward_kernels_128() {
   static constinit BackwardKernel keys[] = {
-      keys_instance<KeysConfig{.dim = 128, .tile_k = 128, .stages = 3, .room = Room::large}>(),
-      keys_instance<KeysConfig{.dim = 128, .tile_k = 128, .room = Room::middle}>(),
-      keys_instance<KeysConfig{.dim = 128, .warps_k = 2, .sum_warps_k = 2, .room = Room::small}>(),
+      keys_instance<KeysConfig{.dim = 128, .tile_k = 128, .stages = 3, .shared_memory = SharedMemory::large}>(),
+      keys_instance<KeysConfig{.dim = 128, .tile_k = 128, .shared_memory = SharedMemory::middle}>(),
+      keys_instance<KeysConfig{.dim = 128, .warps_k = 2, .sum_warps_k = 2, .shared_memory = SharedMemory::small}>(),
       keys_instance<KeysConfig{.dim = 128, .options = true}>(),
   };
   // RowShape: queries, keys, stages, CTAs per SM.

@@ -5,11 +5,12 @@ namespace attune::sm80 {
 BackwardKernels backward_kernels_64() {
   static constinit BackwardKernel keys[] = {
       keys_instance<KeysConfig{.dim = 64, .tile_k = 128, .warps_q = 1, .stages = 2, .blocks = 2,
-                               .room = Room::large}>(),
+                               .shared_memory = SharedMemory::large}>(),
       // For lists of small blocks.
       keys_instance<KeysConfig{.dim = 64, .warps_k = 2, .warps_q = 1, .sum_warps_k = 2, .stages = 2, .blocks = 3,
-                               .room = Room::large}>(),
-      keys_instance<KeysConfig{.dim = 64, .tile_k = 128, .warps_q = 1, .blocks = 2, .room = Room::small}>(),
+                               .shared_memory = SharedMemory::large}>(),
+      keys_instance<KeysConfig{.dim = 64, .tile_k = 128, .warps_q = 1, .blocks = 2,
+                               .shared_memory = SharedMemory::small}>(),
       keys_instance<KeysConfig{.dim = 64, .options = true}>(),
   };
   // RowShape: queries, keys, stages, CTAs per SM.
