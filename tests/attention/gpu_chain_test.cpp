@@ -112,14 +112,15 @@ TEST_F(GpuChain, vendor_says_which_arguments_it_does_not_take) {
   EXPECT_EQ(ragged.said("vendor_cudnn"), "vendor_cudnn: does not support lengths per sequence or a cache index");
   Call odd(line);
   odd.args[Role::q].data = static_cast<char*>(odd.args[Role::q].data) + 2;
-  EXPECT_EQ(odd.said("vendor_cudnn"), "vendor_cudnn: addresses and strides must be multiples of 16 bytes");
+  EXPECT_EQ(odd.said("vendor_cudnn"),
+            "vendor_cudnn: q has an address or a stride that is not a multiple of 16 bytes");
   Call lean(line);
   lean.args[Role::dv] = {};
   EXPECT_EQ(lean.said("vendor_cudnn"),
-            "vendor_cudnn: computes dq, dk and dv together, and not all of them are given");
+            "vendor_cudnn: computes dq, dk and dv together, but not all of them are given");
   Call other(line);
   other.args[Role::d_lse] = other.args[Role::q];
-  EXPECT_EQ(other.said("vendor_cudnn"), "vendor_cudnn: does not know a gradient of lse");
+  EXPECT_EQ(other.said("vendor_cudnn"), "vendor_cudnn: does not support a gradient of lse");
 }
 
 TEST_F(GpuChain, a_call_that_does_not_fit_goes_down_the_chain) {
@@ -134,7 +135,7 @@ TEST_F(GpuChain, a_call_that_does_not_fit_goes_down_the_chain) {
   ASSERT_TRUE(cache.fit(call.args, plan).ok());
   EXPECT_EQ(plan->backend->name, "cuda_standard");
   EXPECT_EQ(plan->instead_of->name, "vendor_cudnn");
-  EXPECT_NE(plan->refused.find("vendor_cudnn: addresses and strides must be multiples of 16 bytes"),
+  EXPECT_NE(plan->refused.find("vendor_cudnn: q has an address or a stride that is not a multiple of 16 bytes"),
             std::string::npos) << plan->refused;
 }
 
@@ -142,7 +143,7 @@ TEST(CudnnVersions, known_errors_are_refused_and_nothing_else) {
   const struct { int64_t version; const char *line, *says; } cases[] = {
       {91400, "forward bf16 b1 h1 q4096 k4096 d64 causal", ""},
       {91400, "forward bf16 b1 h1 q4096 k4096 d64 window128,0", ""},
-      {91400, "forward bf16 b1 h1 q4096 k4096 d64 window128,*", "cuDNN 9.14.0 gets a window of k4096 wrong"},
+      {91400, "forward bf16 b1 h1 q4096 k4096 d64 window128,*", "cuDNN 9.14.0 gets a window without a right end wrong"},
       {91401, "forward bf16 b1 h1 q4096 k4096 d64 window128,*", ""},
       {91400, "forward bf16 b1 h1 q1024 k1024 d64 window128,*", ""},
       {91001, "forward bf16 b1 h1 q64 k64 d64 full", "cuDNN 9.10.1 has known errors"},
@@ -155,7 +156,7 @@ TEST(CudnnVersions, known_errors_are_refused_and_nothing_else) {
       {90500, "forward bf16 b1 h1 q32 k64 d64 causal@top_left", ""},
       {90500, "backward bf16 b1 h1 q128 k128 d64 full", "is before 9.6, the first for a backward"},
       {90600, "backward bf16 b1 h1 q128 k128 d64 full", ""},
-      {91500, "backward bf16 b1 h1 q64 k192 d64 full", "gets k192 wrong, which is no multiple of 128"},
+      {91500, "backward bf16 b1 h1 q64 k192 d64 full", "gets k192 wrong, which is not a multiple of 128"},
       {91500, "backward bf16 b1 h1 q64 k256 d64 full", ""},
       {91501, "backward bf16 b1 h1 q64 k192 d64 full", ""},
       {91501, "backward bf16 b1 h1 q1 k1 d64 full", "no backward of one query and one key"},

@@ -35,6 +35,7 @@ constexpr int handle = 0, data_type = 1, boolean = 2, int64 = 3, pointer = 6, he
 constexpr int kModeFallback = 2, kModeA = 3;  // cudnnBackendHeurMode_t
 constexpr int kConfigs = 16;                  // number requested from the heuristics
 constexpr int64_t kAlignment = 16;
+constexpr int kNotSupported = 3, kHostAllocationFailed = 4003, kDeviceAllocationFailed = 4004;  // cudnnStatus_t
 
 struct Functions {
   std::string missed{};
@@ -75,21 +76,26 @@ const Functions& cudnn() {
   return opened;
 }
 
+Code code_of(int status) {
+  if (status == kHostAllocationFailed || status == kDeviceAllocationFailed) return Code::out_of_memory;
+  return status / 1000 == kNotSupported ? Code::unsupported : Code::device;
+}
+
 // Includes cuDNN's own message.
 Status failed(std::string_view call, int status) {
   char message[512] = "";
   cudnn().last_error(message, sizeof message);
   message[sizeof message - 1] = 0;
-  std::string_view said = message;
-  while (!said.empty() && (said.back() == '\n' || said.back() == ' ')) said.remove_suffix(1);
-  return Status::no(call, ": ", cudnn().text(status), said.empty() ? "" : ": ", said);
+  std::string_view text = message;
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  return Status::failure(code_of(status), call, ": ", cudnn().text(status), text.empty() ? "" : ": ", text);
 }
 
 // A handle serves one stream at a time: a call takes one from the pool, or creates one, and puts it back. Handles are
 // never destroyed, since that would wait for the GPU.
-class Lent {
+class BorrowedHandle {
  public:
-  explicit Lent(int device) : device_(device) {
+  explicit BorrowedHandle(int device) : device_(device) {
     {
       const std::lock_guard lock(mutex());
       auto& free = handles()[device];
@@ -98,13 +104,13 @@ class Lent {
     if (handle_) return;
     if (const int status = cudnn().create(&handle_); status) this->status = failed("cudnnCreate", status);
   }
-  ~Lent() {
+  ~BorrowedHandle() {
     if (!handle_) return;
     const std::lock_guard lock(mutex());
     handles()[device_].push_back(handle_);
   }
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
+  BorrowedHandle(const BorrowedHandle&) = delete;
+  BorrowedHandle& operator=(const BorrowedHandle&) = delete;
   void* get() const { return handle_; }
   Status status{};
 
@@ -123,7 +129,7 @@ class Lent {
 
 }  // namespace
 
-Status found() { return cudnn().missed.empty() ? Status::good() : Status::no(cudnn().missed); }
+Status found() { return cudnn().missed.empty() ? Status::good() : Status::unsupported(cudnn().missed); }
 int64_t version() { return cudnn().version; }
 
 Shape packed(int64_t b, int64_t h, int64_t rows, int64_t columns) {
@@ -264,7 +270,7 @@ Status Graph::plan_of(void* handle, void* graph, int mode) {
   int64_t count = 0;
   if (const int status = f.get(heuristics, attribute::heuristics_results, type::descriptor, kConfigs, &count, configs))
     return failed("the heuristics", status);
-  Status why = Status::no("the heuristics know no kernel for it");
+  Status why = Status::unsupported("the heuristics find no kernel");
   for (int64_t n = 0; n < std::min<int64_t>(count, kConfigs); ++n) {
     void* plan = make(kind::plan);
     set(plan, attribute::plan_handle, type::handle, &handle, 1);
@@ -286,7 +292,7 @@ Status Graph::plan_of(void* handle, void* graph, int mode) {
 
 Status Graph::build(int device, std::unique_ptr<const Program>& out) {
   if (!status_.ok()) return status_;
-  const Lent handle(device);
+  const BorrowedHandle handle(device);
   if (!handle.status.ok()) return handle.status;
   void* graph = make(kind::graph);
   void* of = handle.get();
@@ -302,7 +308,7 @@ Status Graph::build(int device, std::unique_ptr<const Program>& out) {
 
 Status Program::run(int device, Bindings all, void* scratch, void* stream) const {
   const Functions& f = cudnn();
-  const Lent handle(device);
+  const BorrowedHandle handle(device);
   if (!handle.status.ok()) return handle.status;
   if (const int status = f.set_stream(handle.get(), stream); status) return failed("cudnnSetStream", status);
   for (const Constant& c : constants_) all.add(c.number, const_cast<uint32_t*>(&c.bits));

@@ -16,6 +16,7 @@
 #include "attention/cudnn/lse.h"
 #include "attention/cudnn/versions.h"
 #include "attention/gpu/refusal.h"
+#include "core/check.h"
 #include "core/score.h"
 #include "machine/cuda/runtime.h"
 #include "plan/backend.h"
@@ -240,7 +241,7 @@ Status shape(Plan& plan, const Planner&) {
   if (plan.device.index >= 0) {  // a GPU that is present, not only planned for
     Status s = cudnn::found();
     if (s.ok()) s = cudnn::serves(cudnn::version(), plan.problem, plan.device);
-    if (!s.ok()) return Status::no(kWho, ": ", s.message);
+    if (!s.ok()) return s.after(kWho, ": ");
   }
   Workspace counting;
   carve(counting, plan.problem);
@@ -249,37 +250,40 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 Status fits(const Plan& plan, const Args& a) {
-  const auto no = [](const auto&... why) { return Status::no(kWho, ": ", why...); };
+  const auto no = [](const auto&... why) { return Status::unsupported(kWho, ": ", why...); };
   const Problem& p = plan.problem;
   if (has_sequence_tensors(a)) return no("does not support lengths per sequence or a cache index");
   if (a[Role::q].extent.seq != p.len_q || a[Role::k].extent.seq != p.len_k || a[Role::k].extent.batch != p.batch)
-    return no("the lengths of q and k are not those of the problem");
+    return no("q and k do not have the lengths of the problem");
   for (const Role r : kLaidOut) {
     const Tensor& t = a[r];
     if (!a.given(r) || r == Role::lse) continue;
     const int64_t all = reinterpret_cast<intptr_t>(t.data) |
                         (t.stride.batch | t.stride.seq | t.stride.head) * size_of(t.dtype);
-    if (all % 16) return no("addresses and strides must be multiples of 16 bytes");
+    if (all % 16) return no(name(r), " has an address or a stride that is not a multiple of 16 bytes");
   }
   if (p.pass == Pass::forward) return Status::good();
-  if (a.given(Role::d_lse)) return no("does not know a gradient of lse");
+  if (a.given(Role::d_lse)) return no("does not support a gradient of lse");
   for (const Role r : {Role::dq, Role::dk, Role::dv})
-    if (!a.given(r)) return no("computes dq, dk and dv together, and not all of them are given");
+    if (!a.given(r)) return no("computes dq, dk and dv together, but not all of them are given");
   return Status::good();
 }
 
 Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) {
   const Problem& p = plan.problem;
-  const auto no = [&](const auto&... why) { return Status::no(kWho, ": ", why..., ", in: ", name(p)); };
-  if (Status s = cudnn::found(); !s.ok()) return no(s.message);
-  if (Status s = fits(plan, a); !s.ok()) return Status::no(s.message, ", in: ", name(p));
+  const auto failed = [&](const Status& s) {
+    return Status::failure(s.code, kWho, ": ", s.message, ", in: ", name(p));
+  };
+  if (Status s = cudnn::found(); !s.ok()) return failed(s);
+  if (Status s = fits(plan, a); !s.ok()) return Status::failure(s.code, s.message, ", in: ", name(p));
   const cuda::DeviceGuard use(plan.device.index);
-  if (!use.status.ok()) return no(use.status.message);
+  if (!use.status.ok()) return failed(use.status);
   const cudnn::Program* program = nullptr;
-  if (Status s = program_of(plan, a, program); !s.ok()) return no(s.message);
+  if (Status s = program_of(plan, a, program); !s.ok()) return failed(s);
   const Carved c = carve(workspace, p);
   if (program->workspace_bytes() > c.scratch_bytes)
-    return no("cuDNN wants ", program->workspace_bytes(), " bytes of workspace, and ", c.scratch_bytes, " are planned");
+    return failed(Status::unsupported("cuDNN needs ", program->workspace_bytes(),
+                                      " bytes of workspace, but the plan has ", c.scratch_bytes));
   float scale = scale_of(p, a);
   cudnn::Bindings given;
   given.add(kScale, &scale), given.add(kQ, a[Role::q].data), given.add(kK, a[Role::k].data);
@@ -295,7 +299,7 @@ Status run(const Plan& plan, const Args& a, Workspace workspace, Stream stream) 
     given.add(kDV, a[Role::dv].data), given.add(kDelta, c.delta), given.add(kSum, c.sum);
   }
   const Status done = program->run(plan.device.index, given, c.scratch, stream);
-  return done.ok() ? done : no(done.message);
+  return done.ok() ? done : failed(done);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ Status shape(Plan& plan, const Planner&) {
   const ListBounds lists(p, nsa);
   plan.tile_q = plan.tile_k = plan.splits = 1;
   const int64_t most = std::max({rows_of(p), lists.pairs, lists.lists * nsa.s});
-  if (most > INT32_MAX) return Status::no(kWho, ": ", most, " rows or choices are over 2^31 - 1");
+  if (most > INT32_MAX) return Status::unsupported(kWho, ": ", most, " rows or choices are over 2^31 - 1");
   Workspace count;
   carve(count, p, nsa);
   plan.workspace_bytes = count.used;
@@ -53,7 +53,8 @@ Status shape(Plan& plan, const Planner&) {
 
 Status fits(const Plan& plan, const Args& a) {
   if (plan.problem.pass == Pass::backward && a.given(Role::cache_index))
-    return Status::no(kWho, ": cache_index is given, and sequences that share keys would write one gradient");
+    return Status::unsupported(kWho, ": does not support cache_index: sequences that share keys would write the same "
+                               "gradient");
   return Status::good();
 }
 

@@ -55,7 +55,7 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = plan.tile_k = kernel_of(p).own;
   const int64_t most = std::max({row_tiles(p) * heads(p), heads(p) * padded(p) / sm80::kRowsOfPrepare,
                                  key_tiles(p) * p.heads_kv * p.batch * kernel_of(p).key_ctas});
-  if (most > sm80::kF32MostBlocks) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
+  if (most > sm80::kF32MostBlocks) return Status::unsupported(kWho, ": ", most, " blocks are over 2^31 - 1");
   Workspace count;
   carve(count, p);
   plan.workspace_bytes = count.used;

@@ -123,7 +123,7 @@ Status shape(Plan& plan, const Planner&) {
   const int64_t most = std::max({key_blocks(p, c),
                                  c.rows ? tiles(p.len_q, p.mask.blocks.q, c.rows->tile) * heads(p) : int64_t(0),
                                  heads(p) * padded(p) / sm80::kRowsOfPrepare});
-  if (most > kMostBlocks) return Status::no(kWho, ": ", most, " blocks are over 2^31 - 1");
+  if (most > kMostBlocks) return Status::unsupported(kWho, ": ", most, " blocks are over 2^31 - 1");
   Workspace count;
   carve(count, p, c);
   plan.workspace_bytes = count.used;

@@ -106,13 +106,13 @@ Status decode_shape(Plan& plan, Workspace& count) {
   int number = 0;
   const DecodeKernel* k = kernel_for(p, plan.device, &number);
   if (!k)
-    return Status::no(kWho, ": has no decode kernel for dims ", p.dim_qk, " and ", p.dim_v,
-                      " within the shared memory of ", plan.device.name);
+    return Status::unsupported(kWho, ": has no decode kernel for dims ", p.dim_qk, " and ", p.dim_v,
+                               " within the shared memory of ", plan.device.name);
   const int splits = splits_of(p, plan.device, *k);
   const int64_t blocks = int64_t(p.batch) * p.heads_kv * row_blocks(p, *k) * splits,
                 rows = int64_t(p.batch) * p.heads_q * most_q(p);
   if (std::max(blocks, rows) > INT32_MAX)
-    return Status::no(kWho, ": ", std::max(blocks, rows), " blocks are over 2^31 - 1");
+    return Status::unsupported(kWho, ": ", std::max(blocks, rows), " blocks are over 2^31 - 1");
   if (decode_share(p) == DecodeShare::all) {
     plan.kernel = number, plan.tile_q = k->rows, plan.tile_k = k->keys, plan.splits = splits;
   }

@@ -46,7 +46,7 @@ Status shape(Plan& plan, const Planner&) {
   const Kernel& k = kKernels[plan.kernel];
   plan.tile_q = k.tile_q, plan.tile_k = k.tile_k;
   if (const int64_t blocks = tiles(p, k) * heads(p); blocks > sm80::kF32MostBlocks)
-    return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
+    return Status::unsupported(kWho, ": ", blocks, " blocks are over 2^31 - 1");
   Workspace count;
   carve_rotated(count, p);
   plan.workspace_bytes = count.used;

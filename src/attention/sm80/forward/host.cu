@@ -156,11 +156,11 @@ Status shape(Plan& plan, const Planner&) {
   }
   if (!k) k = cuda::find_kernel(kKernels, fits, &plan.kernel);
   if (!k)
-    return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
-                      plan.device.name);
+    return Status::unsupported(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v,
+                               " within the shared memory of ", plan.device.name);
   plan.tile_q = k->tile_q, plan.tile_k = k->tile_k, plan.splits = 1;
   const int64_t blocks = heads_total(p, *k) * row_blocks(p, *k), at_once = blocks_at_once(*k, plan.device);
-  if (blocks > kMostBlocks) return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
+  if (blocks > kMostBlocks) return Status::unsupported(kWho, ": ", blocks, " blocks are over 2^31 - 1");
   if (p.reproducible != Reproducible::batch && blocks > 0 && blocks * 5 < at_once * 4)
     plan.splits = most_splits(keys_seen(p, *k), k->tile_k, at_once / blocks);
   carve(count, plan);

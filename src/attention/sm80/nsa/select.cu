@@ -101,11 +101,12 @@ Status shape(Plan& plan, const Planner&) {
   while (x.tokens() > 1 && shared_of(x) > cuda::shared_limit(plan.device.arch))
     x = params_of(plan.problem, x.tokens() / 2);
   if (const int64_t bytes = shared_of(x); bytes > cuda::shared_limit(plan.device.arch))
-    return Status::no(kWho, ": lists of ", x.capacity, " blocks and filters of ", x.nsa.taps(), " taps need ", bytes,
-                      " bytes of shared memory, ", plan.device.name, " has ", cuda::shared_limit(plan.device.arch));
+    return Status::unsupported(kWho, ": lists of ", x.capacity, " blocks and filters of ", x.nsa.taps(),
+                               " taps need ", bytes, " bytes of shared memory, but ", plan.device.name, " has ",
+                               cuda::shared_limit(plan.device.arch));
   plan.tile_q = x.tokens(), plan.tile_k = kSelectKeys, plan.splits = 1;
   const int64_t blocks = blocks_of(x), at_once = int64_t(plan.device.units) * kBlocksPerSm;
-  if (blocks > INT32_MAX) return Status::no(kWho, ": ", blocks, " blocks are over 2^31 - 1");
+  if (blocks > INT32_MAX) return Status::unsupported(kWho, ": ", blocks, " blocks are over 2^31 - 1");
   const int64_t tiles = ceil_div(x.nsa.compressed(plan.problem.len_k), kSelectKeys);
   if (blocks > 0 && blocks * 2 <= at_once)
     plan.splits = int(std::clamp<int64_t>(std::min(at_once / blocks, tiles / kLeastTilesOfSplit), 1, INT16_MAX));

@@ -37,15 +37,15 @@ Status shape(Plan& plan, const Planner&) {
   const Nsa nsa = nsa_of(p);
   const SelectedKernel* k = kernel_for(p, nsa, plan.device.arch);
   if (!k)
-    return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
-                      plan.device.name);
+    return Status::unsupported(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v,
+                               " within the shared memory of ", plan.device.name);
   plan.tile_q = sm80::selected_rows(p, nsa, *k), plan.tile_k = k->tile_k, plan.splits = 1;
   const int64_t blocks = sm80::selected_blocks(p, nsa, *k), sms = plan.device.units;
   const int64_t entries = std::min<int64_t>(nsa.n, ceil_div(p.len_k, nsa.s));  // entries that can count
   if (p.reproducible != Reproducible::batch && blocks > 0 && blocks < sms)
     plan.splits = int(std::max<int64_t>(1, std::min({sms / blocks, entries, int64_t(sm80::kMostSplits)})));
   if (std::max(blocks * plan.splits, int64_t(p.batch) * p.heads_q * p.len_q) > kMostBlocks)
-    return Status::no(kWho, ": ", blocks * plan.splits, " blocks are over 2^31 - 1");
+    return Status::unsupported(kWho, ": ", blocks * plan.splits, " blocks are over 2^31 - 1");
   Workspace count;
   carve(count, plan);
   plan.workspace_bytes = count.used;

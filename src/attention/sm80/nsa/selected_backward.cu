@@ -74,14 +74,14 @@ Status shape(Plan& plan, const Planner&) {
   const int arch = plan.device.arch;
   const SelectedKernel* k = dq_kernel_for(p, nsa, arch);
   if (!k || key_kernels_for(p, arch).empty())
-    return Status::no(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v, " within the shared memory of ",
-                      plan.device.name);
+    return Status::unsupported(kWho, ": has no kernel for dims ", p.dim_qk, " and ", p.dim_v,
+                               " within the shared memory of ", plan.device.name);
   plan.tile_q = sm80::selected_rows(p, nsa, *k), plan.tile_k = k->tile_k;
   const ListBounds lists(p, nsa);
   const int64_t most = std::max({sm80::selected_blocks(p, nsa, *k), lists.pairs, lists.lists * pieces_of(nsa),
                                  lists.chunks(chunk_of(p, lists, plan.device)) * pieces_of(nsa),
                                  heads(p) * padded(p) / sm80::kRowsOfPrepare});
-  if (most > kMostBlocks) return Status::no(kWho, ": ", most, " choices or blocks are over 2^31 - 1");
+  if (most > kMostBlocks) return Status::unsupported(kWho, ": ", most, " choices or blocks are over 2^31 - 1");
   Workspace count;
   carve(count, plan, nsa);
   plan.workspace_bytes = count.used;
@@ -90,7 +90,8 @@ Status shape(Plan& plan, const Planner&) {
 
 Status fits(const Plan&, const Args& a) {
   if (a.given(Role::cache_index))
-    return Status::no(kWho, ": cache_index is given, and sequences that share keys would write one gradient");
+    return Status::unsupported(kWho, ": does not support cache_index: sequences that share keys would write the same "
+                               "gradient");
   return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
 }
 
