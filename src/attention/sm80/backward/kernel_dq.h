@@ -4,6 +4,7 @@
 // and dP are computed a second time; memory stays linear and no sum depends on timing.
 #pragma once
 #include "attention/sm80/backward/kernel.h"
+#include "attention/sm80/tile_product.h"
 
 namespace attune::sm80 {
 
@@ -123,27 +124,6 @@ struct BackwardRows {
     close_group();
   }
 
-  // s = queries keys^T
-  template <class Rows, class Columns, int kDepth>
-  __device__ void product(Accumulator (&s)[kTileK / 8], uint32_t queries, uint32_t keys) const {
-#pragma unroll
-    for (int n = 0; n < kTileK / 8; ++n) s[n] = {};
-    const uint32_t row = queries + Rows::offset(warp * 16 + lane % 16, lane / 16 * 8);
-    const uint32_t column = keys + Columns::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
-#pragma unroll
-    for (int k = 0; k < kDepth; k += 16) {
-      FragmentA one;
-      load_matrix4(one.r, Rows::further(row, k));
-#pragma unroll
-      for (int n = 0; n < kTileK / 8; n += 2) {
-        uint32_t two[4];
-        load_matrix4(two, Columns::further(column, k) + n * 8 * 128);
-        multiply_add<T>(s[n], one, {two[0], two[1]});
-        multiply_add<T>(s[n + 1], one, {two[2], two[3]});
-      }
-    }
-  }
-
   struct Pairs {
     const BackwardRows& of;
     const Tile& t;
@@ -161,8 +141,8 @@ struct BackwardRows {
   };
   __device__ void compute(const Tile& t, int stage, const float2 (&row)[2]) {
     Accumulator s[1][kTileK / 8], dp[1][kTileK / 8];
-    product<TileOfQ, TileOfK, Dim>(s[0], shared, k_shared(stage));
-    product<TileOfO, TileOfV, DimV>(dp[0], shared + kO, v_shared(stage));
+    multiply_tiles<T, TileOfQ, TileOfK, Dim>(s[0], shared, k_shared(stage), warp, lane);
+    multiply_tiles<T, TileOfO, TileOfV, DimV>(dp[0], shared + kO, v_shared(stage), warp, lane);
     refresh();
     General score(p, a, at.seq, at.b, at.head);
     score.bias = nullptr, score.block_bias = nullptr;  // a deterministic run has none; removes their code

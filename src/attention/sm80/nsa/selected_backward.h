@@ -3,6 +3,7 @@
 //   load q, dO -> for each tile of the walk that this warp's tokens chose: S, dP, dS; dQ += dS K -> store
 #pragma once
 #include "attention/sm80/nsa/selected_instances.h"
+#include "attention/sm80/tile_product.h"
 #include "core/large_logit.h"
 
 namespace attune::sm80 {
@@ -30,31 +31,11 @@ struct SelectedRows {
 
   __device__ int row_of(int half) const { return warp * 16 + half * 8 + lane / 4; }
 
-  // s = rows columns^T for kPart keys.
-  template <class Rows, class Columns, int kDepth>
-  __device__ void product(Accumulator (&s)[kPart / 8], uint32_t rows, uint32_t columns) const {
-#pragma unroll
-    for (int n = 0; n < kPart / 8; ++n) s[n] = {};
-    const uint32_t row = rows + Rows::offset(warp * 16 + lane % 16, lane / 16 * 8);
-    const uint32_t column = columns + Columns::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
-#pragma unroll
-    for (int k = 0; k < kDepth; k += 16) {
-      FragmentA one;
-      load_matrix4(one.r, Rows::further(row, k));
-#pragma unroll
-      for (int n = 0; n < kPart / 8; n += 2) {
-        uint32_t two[4];
-        load_matrix4(two, Columns::further(column, k) + n * 8 * 128);
-        multiply_add<T>(s[n], one, {two[0], two[1]});
-        multiply_add<T>(s[n + 1], one, {two[2], two[3]});
-      }
-    }
-  }
   // Handles keys [first, first + kPart) of the tile.
   __device__ void compute(int first, int stage, const float2 (&end)[2]) {
     Accumulator s[kPart / 8], dp[kPart / 8];
-    product<TileOfQ, TileOfK, kDim>(s, q_shared, walk.k_shared(stage) + first * 128);
-    product<TileOfO, TileOfV, kDimV>(dp, o_shared, walk.v_shared(stage) + first * 128);
+    multiply_tiles<T, TileOfQ, TileOfK, kDim>(s, q_shared, walk.k_shared(stage) + first * 128, warp, lane);
+    multiply_tiles<T, TileOfO, TileOfV, kDimV>(dp, o_shared, walk.v_shared(stage) + first * 128, warp, lane);
     const SelectedTile& t = walk.shared.tile[stage];
     const int seen[2] = {walk.seen(t, row_of(0)) - first, walk.seen(t, row_of(1)) - first};
 #pragma unroll

@@ -6,6 +6,7 @@
 #pragma once
 #include "attention/sm80/large_logits.h"
 #include "attention/sm80/nsa/selected_backward_instances.h"
+#include "attention/sm80/tile_product.h"
 
 namespace attune::sm80 {
 
@@ -104,26 +105,6 @@ struct SelectedKeys {
     }
   }
 
-  // s = keys rows^T
-  template <class Keys, class Rows, int kDepth>
-  __device__ void product(Accumulator (&s)[kKeyRows / 8], uint32_t keys, uint32_t rows) const {
-#pragma unroll
-    for (int n = 0; n < kKeyRows / 8; ++n) s[n] = {};
-    const uint32_t key = keys + Keys::offset(warp * 16 + lane % 16, lane / 16 * 8);
-    const uint32_t row = rows + Rows::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
-#pragma unroll
-    for (int k = 0; k < kDepth; k += 16) {
-      FragmentA one;
-      load_matrix4(one.r, Keys::further(key, k));
-#pragma unroll
-      for (int n = 0; n < kKeyRows / 8; n += 2) {
-        uint32_t two[4];
-        load_matrix4(two, Rows::further(row, k) + n * 8 * 128);
-        multiply_add<T>(s[n], one, {two[0], two[1]});
-        multiply_add<T>(s[n + 1], one, {two[2], two[3]});
-      }
-    }
-  }
   // sums += weights rows
   template <class Rows, int kColumns>
   __device__ void add(Accumulator (&sums)[kColumns / 8], const uint32_t (&weights)[kKeyRows / 8][2],
@@ -144,7 +125,7 @@ struct SelectedKeys {
   __device__ void compute(int stage) {
     const bool large_logits = any_large_logit<kKeyRows>(shared.end[stage], lane);
     Accumulator one[1][kKeyRows / 8], (&s)[kKeyRows / 8] = one[0];
-    product<TileOfK, TileOfQ, kDim>(s, k_shared, q_shared(stage));
+    multiply_tiles<T, TileOfK, TileOfQ, kDim>(s, k_shared, q_shared(stage), warp, lane);
     const int key = shared.first + warp * 16 + lane / 4;
     uint32_t p[kKeyRows / 8][2];
 #pragma unroll
@@ -163,7 +144,7 @@ struct SelectedKeys {
     if constexpr (kWithDv) add<TileOfO, kDimV>(dv, p, o_shared(stage));
     if constexpr (kWithDk) {
       Accumulator dp[kKeyRows / 8];
-      product<TileOfV, TileOfO, kDimV>(dp, v_shared, o_shared(stage));
+      multiply_tiles<T, TileOfV, TileOfO, kDimV>(dp, v_shared, o_shared(stage), warp, lane);
 #pragma unroll
       for (int n = 0; n < kKeyRows / 8; ++n) {
         const int row = n * 8 + lane % 4 * 2;

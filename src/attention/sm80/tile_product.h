@@ -1,0 +1,29 @@
+// S = X Y^T by mma.sync, with both tiles in shared memory: a warp has 16 rows of X and all kN * 8 rows of Y.
+#pragma once
+#include "machine/sm80/mma.h"
+
+namespace attune::sm80 {
+
+// `Rows`, `Columns`: the layouts of X and Y, at these addresses; kDepth: their columns.
+template <class T, class Rows, class Columns, int kDepth, int kN>
+__device__ __forceinline__ void multiply_tiles(Accumulator (&s)[kN], uint32_t rows, uint32_t columns, int warp,
+                                               int lane) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n) s[n] = {};
+  const uint32_t row = rows + Rows::offset(warp * 16 + lane % 16, lane / 16 * 8);
+  const uint32_t column = columns + Columns::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+#pragma unroll
+  for (int k = 0; k < kDepth; k += 16) {
+    FragmentA one;
+    load_matrix4(one.r, Rows::further(row, k));
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      uint32_t two[4];
+      load_matrix4(two, Columns::further(column, k) + n * 8 * 128);
+      multiply_add<T>(s[n], one, {two[0], two[1]});
+      multiply_add<T>(s[n + 1], one, {two[2], two[3]});
+    }
+  }
+}
+
+}  // namespace attune::sm80
