@@ -18,7 +18,7 @@ class Refusal {
   // `good`: the requirement holds. Otherwise `why` is the reason, unless there is one already.
   template <class... Part>
   Refusal& require(bool good, const Part&... why) {
-    if (!good && status_.ok()) status_ = Status::unsupported(who_, ": ", why...);
+    if (!good && status_.ok()) status_.code = Code::unsupported, status_.message = join(who_, ": ", why...);
     return *this;
   }
   Refusal& needs_arch(int arch) {
