@@ -51,8 +51,7 @@ Status mask_of(const Problem& p, const attune_tensor& given, const Tensor& lists
   attune_tensor bytes = given;
   bytes.dtype.code = 10;  // stands for any 1-byte format
   Tensor t;
-  if (Status s = tensor_of(bytes, Role::bias, t); !s.ok())
-    return no(std::string_view(s.message).substr(s.message.find(": ") + 2));
+  if (Status s = tensor_of(bytes, "mask", t); !s.ok()) return s;
   const int64_t rows = ceil_div(p.len_q, p.mask.blocks.q), columns = ceil_div(p.len_k, p.mask.blocks.k);
   const auto [batch, seq, head, dim] = t.extent;
   if ((batch != 1 && batch != lists.extent.batch) || (head != 1 && head != lists.extent.head) || seq != rows ||

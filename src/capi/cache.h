@@ -79,7 +79,7 @@ Status store(const C& c, std::string_view who, std::span<const cuda::Number> fre
   if (c.gpu) {
     const cuda::DeviceGuard use(c.index);
     const Status s = use.status.ok() ? cuda::scatter(to, fresh, stream) : use.status;
-    return s.ok() ? s : Status::no(who, ": ", s.message);
+    return s.after(who, ": ");
   }
   for (const cuda::Number& n : fresh) to[n.at] = n.value;
   return Status::good();
@@ -89,7 +89,7 @@ inline Status call(const Problem& p, const attune_args& args, void* stream) {
   attune_problem whole{};
   whole.size = sizeof whole;
   if (Status s = problem_to(p, whole); !s.ok()) return s;
-  return attune_call(&whole, &args, stream) ? Status::no(attune_last_error()) : Status::good();
+  return attune_call(&whole, &args, stream) ? Status{local().code, attune_last_error()} : Status::good();
 }
 
 }  // namespace attune

@@ -68,7 +68,8 @@ Status workspace_of(const Plan& plan, const attune_args& given, Workspace& out) 
   const size_t needed = plan.workspace_bytes;
   if (!given.workspace && !given.workspace_bytes && plan.device.kind == DeviceKind::cpu) {
     out = {.data = mine.lent.at_least(std::max<size_t>(needed, 1))};
-    return out.data ? Status::good() : Status::no("workspace: ", needed, " bytes could not be allocated");
+    if (out.data) return Status::good();
+    return Status::failure(Code::out_of_memory, "workspace: ", needed, " bytes could not be allocated");
   }
   const uintptr_t first = reinterpret_cast<uintptr_t>(given.workspace), last = first + given.workspace_bytes;
   if (!given.workspace && (needed || given.workspace_bytes))
@@ -106,7 +107,7 @@ Status run(const Plan& plan, const Args& args, const attune_args& given, void* s
   cuda::Borrowed borrowed;
   if (plan.device.kind == DeviceKind::cuda && plan.workspace_bytes && !given.workspace && !given.workspace_bytes) {
     if (Status s = borrowed.take(plan.device.index, plan.workspace_bytes, stream); !s.ok())
-      return Status::no("workspace: ", s.message, ", in: ", name(plan.problem));
+      return Status::failure(s.code, "workspace: ", s.message, ", in: ", name(plan.problem));
     scratch = {.data = borrowed.data()};
   } else if (Status s = workspace_of(plan, given, scratch); !s.ok()) {
     return s;
@@ -114,8 +115,8 @@ Status run(const Plan& plan, const Args& args, const attune_args& given, void* s
   const cuda::Range range(plan.device.kind == DeviceKind::cuda ? &plan.problem : nullptr);
   Status ran = plan.backend->run(plan, args, scratch, stream);
   const Status returned = borrowed.give_back();  // in stream order: after the launches
-  if (ran.ok() && !returned.ok()) return Status::no("workspace: ", returned.message, ", in: ", name(plan.problem));
-  return ran;
+  if (!ran.ok() || returned.ok()) return ran;
+  return Status::failure(returned.code, "workspace: ", returned.message, ", in: ", name(plan.problem));
 }
 
 // The planning inputs from the environment, read once.
@@ -196,7 +197,7 @@ Status plans_for(const Tensor& q, Plans*& out) {
   if (!gpu) {
     Device found;
     if (Status s = cuda::device(q.device_index, found); !s.ok())
-      return Status::no("q: is on cuda:", q.device_index, ", where this build cannot run: ", s.message);
+      return s.after("q: is on cuda:", q.device_index, ", where this build cannot run: ");
     gpu = &plans_of(found);
     if (slot) slot->store(gpu, std::memory_order_release);
   }

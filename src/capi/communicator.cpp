@@ -67,8 +67,7 @@ Status shards_of(const char* layout, int32_t tokens, int32_t ranks, int32_t rank
 Status tensor_named(std::string_view name, const attune_tensor* given, Tensor& out) {
   const auto no = [&](const auto&... why) { return Status::no(name, ": ", why...); };
   if (!given) return Status::no(name, " is null");
-  if (Status s = tensor_of(*given, Role::q, out); !s.ok())  // "q: ..."
-    return no(std::string_view(s.message).substr(s.message.find(": ") + 2));
+  if (Status s = tensor_of(*given, name, out); !s.ok()) return s;
   if (!is_floating(out.dtype)) return no("dtype ", attune::name(out.dtype), " is not a floating one");
   if (reinterpret_cast<uintptr_t>(out.data) % uintptr_t(size_of(out.dtype)))
     return no("data is not aligned to its dtype ", attune::name(out.dtype));

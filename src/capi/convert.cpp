@@ -81,8 +81,11 @@ Status problem_to(const Problem& p, attune_problem& out) {
   return Status::good();
 }
 
-Status tensor_of(const attune_tensor& given, Role role, Tensor& out) {
-  const auto no = [&](const auto&... why) { return Status::no(name(role), ": ", why...); };
+namespace {
+
+// Errors do not name the tensor.
+Status read_tensor(const attune_tensor& given, Tensor& out) {
+  const auto no = [](const auto&... why) { return Status::no(why...); };
   const char* axes = given.axes ? given.axes : "";
   if (given.ndim < 1 || given.ndim > kAxes || strnlen(axes, kAxes + 1) != size_t(given.ndim) || !given.shape)
     return no("axes '", std::string_view(axes, strnlen(axes, 16)), "' do not name the ", given.ndim,
@@ -121,6 +124,17 @@ Status tensor_of(const attune_tensor& given, Role role, Tensor& out) {
          .extent = {int32_t(extent[kBatch]), int32_t(extent[kSeq]), int32_t(extent[kHead]), int32_t(extent[kDim])},
          .stride = {stride[kBatch], stride[kSeq], stride[kHead]}};
   return Status::good();
+}
+
+}  // namespace
+
+Status tensor_of(const attune_tensor& given, Role role, Tensor& out) {
+  Status s = read_tensor(given, out);
+  return s.ok() ? s : s.after(name(role), ": ");  // a name is text, which a good call does not build
+}
+
+Status tensor_of(const attune_tensor& given, std::string_view name, Tensor& out) {
+  return read_tensor(given, out).after(name, ": ");
 }
 
 Status copy_args(const attune_args* given, attune_args& out) {

@@ -11,6 +11,7 @@ inline constexpr size_t kMostBytes = 1 << 16;  // limit for a future struct; mor
 
 Status problem_of(const attune_problem* given, Problem& out);  // filled, with terminated text; not yet validated
 Status problem_to(const Problem&, attune_problem& out);        // as much as fits in out.size, if nothing is lost
+Status tensor_of(const attune_tensor& given, std::string_view name, Tensor& out);  // errors begin with the name
 Status tensor_of(const attune_tensor& given, Role, Tensor& out);
 Status copy_args(const attune_args* given, attune_args& out);  // a copy to add roles to
 

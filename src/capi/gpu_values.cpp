@@ -24,7 +24,7 @@ Status check_values_on_gpu(const Problem& p, const Args& a) {
     if (t.dtype != DType::i32 && t.dtype != DType::i64) continue;
     std::vector<char>& copy = copies.emplace_back(span.last - span.first);
     if (Status s = cuda::copy_from(copy.data(), t.data, copy.size(), nullptr); !s.ok())
-      return Status::no(name(Role(n)), ": ", s.message);
+      return s.after(name(Role(n)), ": ");
     t.data = copy.data(), t.device = DeviceKind::cpu;
   }
   return check_values(p, here);

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <new>
 #include <string>
 #include <utility>
@@ -40,6 +39,7 @@ class Lent {
 };
 
 struct Local {
+  Code code = Code::ok;   // of the last call
   std::string error;
   const char* last = "";  // points into `error`, or to a literal if memory ran out
   Args args;
@@ -57,13 +57,14 @@ int answer(F f) noexcept {
   Local& mine = local();
   try {
     Status s = f();
+    mine.code = s.code;
     if (s.ok()) return mine.last = "", 0;
     mine.error = std::move(s.message);
     mine.last = mine.error.c_str();
   } catch (const std::bad_alloc&) {
-    mine.last = "attune: out of memory";
-  } catch (const std::exception&) {
-    mine.last = "attune: an exception inside the library";
+    mine.code = Code::out_of_memory, mine.last = "attune: out of memory";
+  } catch (...) {
+    mine.code = Code::internal, mine.last = "attune: an exception inside the library";
   }
   return 1;
 }

@@ -25,10 +25,7 @@ Status no(const auto&... why) { return Status::no("module: ", why...); }
 
 // A tensor of a call; null leaves it empty.
 Status tensor_of(const attune_tensor* given, const char* name, Tensor& out) {
-  if (!given) return Status::good();
-  Status s = attune::tensor_of(*given, Role::q, out);
-  if (!s.ok() && s.message.starts_with("q: ")) s.message.replace(0, 1, join("module: ", name));
-  return s;
+  return given ? attune::tensor_of(*given, name, out).after("module: ") : Status::good();
 }
 
 // Describes a parameter's memory as an attune_tensor. The shape is stored in the module.
@@ -77,11 +74,12 @@ Status run(const attune_module* m, const attune_module_args* given, Pass pass, v
     c.workspace = static_cast<std::byte*>(a.workspace);
   } else if (gpu) {
     if (Status s = borrowed.take(module.graph().device.index, std::max<size_t>(needed, 1), stream); !s.ok())
-      return no("workspace: ", s.message);
+      return s.after("module: workspace: ");
     c.workspace = borrowed.data();
   } else {
     c.workspace = local().lent.at_least(std::max<size_t>(needed, 1));
-    if (!c.workspace) return no("workspace: ", needed, " bytes could not be allocated");
+    if (!c.workspace)
+      return Status::failure(Code::out_of_memory, "module: workspace: ", needed, " bytes could not be allocated");
   }
   Status ran = pass == Pass::forward ? module.forward(c) : module.backward(c);
   Status returned = borrowed.give_back();  // in stream order: after the launches

@@ -231,7 +231,7 @@ Status step(attune_nsa_cache& c, const attune_problem* problem, const attune_arg
     if (args.role[role]) return no(name(Role(role)), " is its own, and is given too");
   if (Status s = choose(c, kWho, sequences, p.batch); !s.ok()) return s;
   if (Status s = find_new(c, p, args, added); !s.ok()) return s;
-  if (Status s = copy_all(c.copies, stream); !s.ok()) return no(s.message);
+  if (Status s = copy_all(c.copies, stream); !s.ok()) return s.after(kWho, ": ");
   const auto length = [&](int32_t b) { return c.length[size_t(c.order[size_t(b)])]; };
   for (int32_t b = 0, end; added && b < p.batch; b = end) {
     const int32_t first = c.order[size_t(b)];

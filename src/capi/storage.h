@@ -14,11 +14,11 @@ struct CacheStorage {
   Status allocate(bool gpu, int index, size_t bytes) {
     constexpr size_t kAlign = 64;
     if (gpu) {
-      if (Status s = there.allocate(index, bytes); !s.ok()) return Status::no("cache: ", s.message);
+      if (Status s = there.allocate(index, bytes); !s.ok()) return s.after("cache: ");
       return data = there.data(), Status::good();
     }
     here.reset(new (std::nothrow) std::byte[bytes + kAlign]);
-    if (!here) return Status::no("cache: ", bytes, " bytes could not be allocated");
+    if (!here) return Status::failure(Code::out_of_memory, "cache: ", bytes, " bytes could not be allocated");
     const uintptr_t first = reinterpret_cast<uintptr_t>(here.get());
     return data = here.get() + (kAlign - first % kAlign) % kAlign, Status::good();
   }
