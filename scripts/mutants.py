@@ -90,8 +90,8 @@ MUTANTS = [
     # Planner and rules
     (PLAN, "if (!b->only_by_name && accept(", "if (accept(",
      "the reference is chosen", ["plan_plan_test"]),
-    (PLAN, "if (accept(b, \"asked for by name\")) return Status::good();\n    return Status::no(",
-     "if (accept(b, \"asked for by name\")) return Status::good();\n    if (false) return Status::no(",
+    (PLAN, "if (accept(b, \"selected by name\")) return Status::good();\n    return Status::unsupported(",
+     "if (accept(b, \"selected by name\")) return Status::good();\n    if (false) return Status::unsupported(",
      "a forced backend that refuses is silently replaced", ["plan_plan_test"]),
     (PLAN, "if (b && accept(b, rule->source)) return Status::good();", "",
      "tuned rules are read and ignored", ["plan_plan_test"]),
@@ -362,8 +362,8 @@ MUTANTS = [
      "ring: dilated queries see only some of an earlier rank's keys", ["variants_ring_test"]),
     (RING_CALLS, " || (causal() && k.first > q.token(q.count - 1))", "",
      "ring: dilated queries see later ranks", ["variants_ring_test"]),
-    (RING_ROTATE, "both[count++] = {before(), 1, room_.moving[(step + 1) % 2]",
-     "both[count++] = {before(), 1, room_.moving[step % 2]",
+    (RING_ROTATE, "both[count++] = {before(), 1, buffers_.moving[(step + 1) % 2]",
+     "both[count++] = {before(), 1, buffers_.moving[step % 2]",
      "ring: keys arrive in the buffer that is being sent", ["variants_ring_test"]),
     (RING_ROTATE, """      if (Status s = send_keys(step, ticket, under_way); !s.ok()) return s;
     if (Status s = attend(step, keys); !s.ok()) return s;

@@ -57,8 +57,7 @@ Status args_of(const attune_args* given, const Args*& out) {
   return Status::good();
 }
 
-// Explains why a plan needs more workspace than attune_workspace returned: ", cuda_standard: the next that supports it
-// where ..."
+// Explains why a plan needs more workspace than attune_workspace returned: ", cuda_standard: next in the list ..."
 std::string stands_in(const Plan& plan) {
   return plan.instead_of ? join(", ", plan.backend->name, ": ", plan.why, plan.refused) : "";
 }
@@ -213,9 +212,11 @@ Status planned(const attune_problem* problem, const char* device, const char* ba
   Setting setting(d);
   if (!setting.broken.ok()) return setting.broken;
   if (backend) setting.forced = backend;
-  Status s = setting.planner().plan(p, out);
-  if (s.ok() && links) *links = links_after(out, setting.planner());
-  return s;
+  Planner planner = setting.planner();
+  if (Status s = planner.plan(p, out); !s.ok() || !links) return s;
+  planner.device.index = -1;  // only described: opens no library that the plan does not need
+  *links = links_after(out, planner);
+  return Status::good();
 }
 
 }  // namespace

@@ -36,8 +36,20 @@ namespace {
 
 // Explains missing GPU backends: those that were not built cannot refuse with a reason.
 std::string_view absent_for(const Device& d) {
-  const bool absent = d.kind == DeviceKind::cuda && !find_backend("cuda_standard");
-  return absent ? "\n  this build of attune has no GPU code: it was left out, or nvcc was not there" : "";
+#ifdef ATTUNE_CUDA
+  constexpr bool kBuilt = true;
+#else
+  constexpr bool kBuilt = false;
+#endif
+  if (kBuilt || d.kind != DeviceKind::cuda) return "";
+  return "\n  this build of attune has no GPU code: it was left out, or nvcc was not there";
+}
+
+// The plan of one backend, if it supports the problem and finds a shape for it.
+Status plan_by(const Backend& b, const Problem& p, const Planner& planner, Plan& out) {
+  out = {.backend = &b, .problem = p, .device = planner.device};
+  Status s = b.supports(p, planner.device);
+  return s.ok() ? b.shape(out, planner) : s;
 }
 
 }  // namespace
@@ -47,11 +59,9 @@ Status Planner::plan(const Problem& p, Plan& out) const {
   std::string refused;
   const auto accept = [&](const Backend* b, std::string_view why) {
     if (std::find(unfit.begin(), unfit.end(), b) != unfit.end()) return false;
-    Plan plan{.backend = b, .problem = p, .device = device, .why = std::string(why)};
-    Status s = b->supports(p, device);
-    if (s.ok()) s = b->shape(plan, *this);
-    if (!s.ok()) return refused += "\n  " + s.message, false;
-    plan.refused = std::move(refused);
+    Plan plan;
+    if (Status s = plan_by(*b, p, *this, plan); !s.ok()) return refused += "\n  " + s.message, false;
+    plan.why = why, plan.refused = std::move(refused);
     out = std::move(plan);
     return true;
   };
@@ -59,8 +69,8 @@ Status Planner::plan(const Problem& p, Plan& out) const {
   if (!forced.empty()) {
     const Backend* b = find_backend(forced);
     if (!b) return Status::no("backend '", forced, "' is not one of ", backend_names(), absent_for(device));
-    if (accept(b, "asked for by name")) return Status::good();
-    return Status::no("the backend asked for does not support: ", name(p), refused);
+    if (accept(b, "selected by name")) return Status::good();
+    return Status::unsupported("backend '", forced, "' does not support: ", name(p), refused);
   }
   if (const Rule* rule = match(p, rules)) {
     const Backend* b = find_backend(rule->backend);
@@ -69,7 +79,7 @@ Status Planner::plan(const Problem& p, Plan& out) const {
   }
   for (const Backend* b : backends())
     if (!b->only_by_name && accept(b, "first in the list of backends that supports it")) return Status::good();
-  return Status::no("no backend supports: ", name(p), refused, absent_for(device));
+  return Status::unsupported("no backend supports: ", name(p), refused, absent_for(device));
 }
 
 Status PlanCache::find(const Problem& p, const Plan*& out) {
@@ -95,9 +105,10 @@ Status PlanCache::next(const Plan& from, const Status& refusal, std::span<const 
   Planner planner = planner_;
   planner.unfit = unfit;
   auto made = std::make_unique<Plan>();
-  if (Status s = planner.plan(from.problem, *made); !s.ok()) return Status::no(s.message, "\n  ", refusal.message);
+  if (Status s = planner.plan(from.problem, *made); !s.ok())
+    return Status::failure(s.code, s.message, "\n  ", refusal.message);
   made->instead_of = from.backend;
-  made->why = join("the next that supports it where ", from.backend->name, " does not fit the arguments");
+  made->why = join("next in the list that supports it, because the arguments do not fit ", from.backend->name);
   made->refused += "\n  " + refusal.message;
   const std::unique_lock writing(mutex_);
   out = next_.try_emplace(&from, std::move(made)).first->second.get();
@@ -107,14 +118,14 @@ Status PlanCache::next(const Plan& from, const Status& refusal, std::span<const 
 Status PlanCache::fit(const Args& args, const Plan*& plan) {
   if (!plan->backend->fits) return Status::good();
   std::vector<const Backend*> unfit;
-  std::string said;
+  std::string refusals;
   while (plan->backend->fits) {
     Status s = plan->backend->fits(*plan, args);
     if (s.ok()) return s;
-    if (!planner_.forced.empty()) return Status::no(s.message, ", in: ", name(plan->problem));
+    if (!planner_.forced.empty()) return Status::failure(s.code, s.message, ", in: ", name(plan->problem));
     unfit.push_back(plan->backend);
-    if (!said.empty()) s.message = said + "\n  " + s.message;
-    said = s.message;
+    if (!refusals.empty()) s.message = refusals + "\n  " + s.message;
+    refusals = s.message;
     if (Status none = next(*plan, s, unfit, plan); !none.ok()) return none;
   }
   return Status::good();
@@ -124,7 +135,8 @@ std::string links_after(const Plan& plan, const Planner& planner) {
   std::string names;
   if (!planner.forced.empty() || !plan.backend->fits) return names;
   for (const Backend* b : backends()) {
-    if (b == plan.backend || b->only_by_name || !b->supports(plan.problem, plan.device).ok()) continue;
+    Plan next;
+    if (b == plan.backend || b->only_by_name || !plan_by(*b, plan.problem, planner, next).ok()) continue;
     names += join(names.empty() ? "" : ", ", b->name);
     if (!b->fits) break;
   }

@@ -13,7 +13,8 @@ const Backend* find_backend(std::string_view name);
 std::string backend_names();  // "cpu_forward, cpu_backward, ..."
 
 // The links that a call may fall back to, in order, if its arguments do not fit the plan's backend: "vendor_cudnn,
-// cuda_standard". Empty if every call fits, or if the backend was selected by name. Opens no library.
+// cuda_standard". Empty if every call fits, or if the backend was selected by name. For a device with index -1, which
+// is only described, it opens no library.
 std::string links_after(const Plan&, const Planner&);
 
 // The plans of one device, keyed by the bytes of their problem. A plan never moves and lives as long as the cache.

@@ -68,9 +68,9 @@ class Environment : public testing::Test {
 
 TEST_F(Environment, a_forced_backend_is_taken_or_is_an_error) {
   setenv("ATTUNE_BACKEND", "reference", 1);
-  EXPECT_EQ(why(), "reference: asked for by name");
+  EXPECT_EQ(why(), "reference: selected by name");
   setenv("ATTUNE_BACKEND", "cpu_backward", 1);
-  EXPECT_TRUE(why().starts_with("the backend asked for does not support: forward f32 b1 h1 q4 k4 d8 full")) << why();
+  EXPECT_TRUE(why().starts_with("backend 'cpu_backward' does not support: forward f32 b1 h1 q4 k4 d8 full")) << why();
   setenv("ATTUNE_BACKEND", "nobody", 1);
   EXPECT_TRUE(why().starts_with("backend 'nobody' is not one of ")) << why();
   ASSERT_EQ(attune_set_threads(101), 0);

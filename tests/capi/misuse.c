@@ -471,12 +471,12 @@ static void plans(void) {
   plain();
   refused(attune_plan_create(&w.problem, "abacus", NULL, &plan), "device 'abacus' is not");
   refused(attune_plan_create(&w.problem, NULL, "abacus", &plan), "backend 'abacus' is not one of ");
-  refused(attune_plan_create(&w.problem, NULL, "cpu_backward", &plan), "the backend asked for does not support");
-  refused(attune_plan_create(&w.problem, "h200", "cpu_forward", &plan), "the backend asked for does not support");
+  refused(attune_plan_create(&w.problem, NULL, "cpu_backward", &plan), "backend 'cpu_backward' does not support");
+  refused(attune_plan_create(&w.problem, "h200", "cpu_forward", &plan), "backend 'cpu_forward' does not support");
   expect(plan == NULL, "no plan after a refusal");
   expect(!attune_plan_create(&w.problem, "cpu:scalar", "reference", &plan), "the reference");
   expect(!strcmp(attune_plan_backend(plan), "reference"), "backend");
-  expect(!strcmp(attune_plan_why(plan), "reference: asked for by name"), attune_plan_why(plan));
+  expect(!strcmp(attune_plan_why(plan), "reference: selected by name"), attune_plan_why(plan));
   expect(!attune_plan_run(plan, &w.args, NULL), "the reference runs");
   poison(), w.tensor[ATTUNE_V].data = NULL;
   refused(attune_plan_run(plan, &w.args, NULL), "v: data is null");

@@ -28,7 +28,7 @@ int main() {
 
   attune::Plan plan(problem, "cpu", "reference");
   attune::Plan moved = std::move(plan);
-  expect(moved.backend() == "reference" && moved.why() == "reference: asked for by name", "a plan that was moved");
+  expect(moved.backend() == "reference" && moved.why() == "reference: selected by name", "a plan that was moved");
   expect(moved.workspace() == attune::workspace(problem) || moved.workspace() == 0, "workspace");
   static_assert(!std::is_copy_constructible_v<attune::Plan>);
   attune::Args copy = args_of(q, out);

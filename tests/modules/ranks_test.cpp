@@ -114,7 +114,7 @@ TEST(Ranks, a_call_of_another_group_or_shard_is_refused) {
   const auto module = made("llama f32 b2 s15 e32 h4 | causal : ring layout=ring ranks=2 tokens=29");
   ASSERT_TRUE(module);
   ModuleWorld w(*module);
-  EXPECT_EQ(w.forward().message, "module: the problem is for 2 ranks, and no communicator is given");
+  EXPECT_EQ(w.forward().message, "module: the problem has 2 ranks, but no communicator is given");
   const auto said = [&](int ranks, int rank) {
     std::vector<Transport> transports;
     EXPECT_EQ(make_ranks(ranks, transports).message, "");
@@ -124,7 +124,7 @@ TEST(Ranks, a_call_of_another_group_or_shard_is_refused) {
     c.communicator = &*std::next(all.begin(), rank);
     return module->forward(c).message;
   };
-  EXPECT_EQ(said(3, 1), "module: the problem is for 2 ranks, and the communicator has 3");
+  EXPECT_EQ(said(3, 1), "module: the problem has 2 ranks, but the communicator has 3");
   EXPECT_EQ(said(2, 0), "module: x has 15 tokens, but rank 0 has 14 of the 29");
 }
 

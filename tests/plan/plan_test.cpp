@@ -24,13 +24,15 @@ Device h200() {
   EXPECT_TRUE(known_device("h200", d).ok());
   return d;
 }
-// Removes the refusals of GPU backends, which every CPU gets in a build that has them.
+// Removes the refusals of GPU backends, which a build without GPU code does not have.
 std::string of_cpu(const std::string& refused) {
   std::string kept;
   for (size_t at = 0; at < refused.size();) {
     const size_t end = std::min(refused.find('\n', at + 1), refused.size());
     const std::string line = refused.substr(at, end - at);
-    if (line.find(" GPU, not on ") == std::string::npos) kept += line;
+    bool is_gpu = false;
+    for (const char* family : {"\n  sm", "\n  cuda_", "\n  vendor_"}) is_gpu |= line.starts_with(family);
+    if (!is_gpu) kept += line;
     at = end;
   }
   return kept;
@@ -63,14 +65,15 @@ TEST(Plan, a_forced_backend_is_taken) {
   const Status s = Planner{.device = plain_cpu(), .forced = "reference"}.plan(problem(kForward), plan);
   ASSERT_TRUE(s.ok()) << s.message;
   EXPECT_EQ(plan.backend->name, "reference");
-  EXPECT_EQ(plan.why, "asked for by name");
+  EXPECT_EQ(plan.why, "selected by name");
 }
 
 TEST(Plan, a_forced_backend_that_refuses_is_an_error_and_never_replaced) {
   Plan plan;
   const Status s = Planner{.device = plain_cpu(), .forced = "cpu_backward"}.plan(problem(kForward), plan);
-  const std::string begin = join("the backend asked for does not support: ", kForward, "\n  cpu_backward: ");
+  const std::string begin = join("backend 'cpu_backward' does not support: ", kForward, "\n  cpu_backward: ");
   EXPECT_TRUE(s.message.starts_with(begin)) << s.message;
+  EXPECT_EQ(s.code, Code::unsupported);
   EXPECT_EQ(plan.backend, nullptr);
 }
 
@@ -85,6 +88,7 @@ TEST(Plan, an_unknown_forced_backend_fails_with_the_list) {
   Plan plan;
   const Status s = Planner{.device = plain_cpu(), .forced = "cpu_fast"}.plan(problem(kForward), plan);
   EXPECT_EQ(s.message, "backend 'cpu_fast' is not one of " + backend_names());
+  EXPECT_EQ(s.code, Code::invalid);
 }
 
 TEST(Plan, a_rule_wins_and_is_named) {
@@ -146,6 +150,7 @@ TEST(Plan, every_backend_refuses_with_its_name_first) {
         const Status s = b->supports(problem(line), d);
         refusals += !s.ok();
         EXPECT_TRUE(s.ok() || s.message.starts_with(join(b->name, ": "))) << b->name << " says '" << s.message << "'";
+        EXPECT_TRUE(s.ok() || s.code == Code::unsupported) << s.message;
       }
     EXPECT_GT(refusals, 0) << b->name << " runs everywhere";
   }
@@ -202,7 +207,9 @@ TEST(PlanCache, a_refusal_is_given_each_time) {
   for (int n = 0; n < 2; ++n) {
     const Plan* plan = nullptr;
     const Problem p = problem("forward f64 b1 h1 q8 k8 d8 full");
-    EXPECT_TRUE(cache.find(p, plan).message.starts_with("no backend supports: "));
+    const Status s = cache.find(p, plan);
+    EXPECT_TRUE(s.message.starts_with("no backend supports: ")) << s.message;
+    EXPECT_EQ(s.code, Code::unsupported);
     EXPECT_EQ(plan, nullptr);
   }
 }
@@ -252,7 +259,7 @@ TEST(Plan, arguments_that_do_not_fit_go_to_the_next_link_and_the_plan_says_so) {
   ASSERT_TRUE(cache.fit(args, plan).ok());
   EXPECT_EQ(plan->backend->name, "cpu_forward");
   EXPECT_EQ(plan->instead_of, &picky);
-  EXPECT_EQ(plan->why, "the next that supports it where picky does not fit the arguments");
+  EXPECT_EQ(plan->why, "next in the list that supports it, because the arguments do not fit picky");
   EXPECT_EQ(of_cpu(plan->refused), "\n  picky: the scale is 0.5, not 1");
   const Plan* again = &first;
   args.scale = 0.25f;
@@ -294,6 +301,24 @@ TEST(Plan, the_links_that_would_follow_are_named) {
   Plan plan;
   ASSERT_TRUE((Planner{.device = plain_cpu()}.plan(problem(kForward), plan).ok()));
   EXPECT_EQ(links_after(plan, Planner{.device = plain_cpu()}), "") << "cpu_forward takes every call";
+}
+
+TEST(Plan, a_link_that_supports_a_problem_and_finds_no_shape_is_not_named) {
+  const Problem p = problem("forward f64 b1 h2 q64 k64 d16 causal : nsa d=4 gate=softmax l=8 n=4 phi=mean s=8 w=9");
+  ASSERT_TRUE(find_backend("nsa")->supports(p, plain_cpu()).ok());
+  Plan plan;
+  EXPECT_EQ((Planner{.device = plain_cpu()}.plan(p, plan).code), Code::unsupported) << "its attentions in f64";
+  EXPECT_EQ(links_after({.backend = &picky, .problem = p, .device = plain_cpu()}, {.device = plain_cpu()}), "");
+}
+
+TEST(Plan, a_refusal_keeps_its_code_through_the_chain) {
+  PlanCache forced(Planner{.device = plain_cpu(), .forced = "picky"}), none(Planner{.device = h200()});
+  const Plan first{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()};
+  const Plan f64{.backend = &picky, .problem = problem("forward f64 b1 h1 q8 k8 d8 full"), .device = h200()};
+  const Plan* plan = &first;
+  EXPECT_EQ(forced.fit(Args{}, plan).code, Code::invalid);
+  plan = &f64;
+  EXPECT_EQ(none.fit(Args{}, plan).code, Code::unsupported);
 }
 
 }  // namespace

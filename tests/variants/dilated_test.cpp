@@ -202,7 +202,9 @@ size_t between_bytes(const Problem& p) {
 
 // A part only has its own problem, and a step has none: their errors are reported as errors of the whole.
 TEST(Compositions, an_error_of_a_part_names_the_whole) {
-  const auto fall = [](const Plan&, const Args&, Workspace, Stream) { return Status::no("nsa_lengths: fell"); };
+  const auto fall = [](const Plan&, const Args&, Workspace, Stream) {
+    return Status::failure(Code::device, "nsa_lengths: fell");
+  };
   const Backend broken{.name = "broken", .supports = nullptr, .shape = nullptr, .run = fall};
   for (const auto& [who, line] :
        {std::pair{"dilated", "forward f32 b1 h2 q20 k20 d16 causal : dilated rates=1,2 segments=10,20"},
@@ -214,8 +216,9 @@ TEST(Compositions, an_error_of_a_part_names_the_whole) {
     Plan plan;
     ASSERT_EQ((Planner{.device = this_cpu(), .forced = who}).plan(c.problem, plan).message, "");
     for (Plan& part : plan.sub_plans) part.backend = &broken;
-    EXPECT_EQ(run_plan(plan, world.outputs(false).args).message,
-              join(who, ": nsa_lengths: fell, in: ", name(c.problem)));
+    const Status s = run_plan(plan, world.outputs(false).args);
+    EXPECT_EQ(s.message, join(who, ": nsa_lengths: fell, in: ", name(c.problem)));
+    EXPECT_EQ(s.code, Code::device);
   }
 }
 

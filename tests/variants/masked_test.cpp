@@ -96,18 +96,19 @@ TEST(MaskedDenseOf, a_variant_that_chooses_does_every_attention_with_a_bias) {
 TEST(MaskedDenseOf, what_it_cannot_say_is_refused_in_a_sentence) {
   for (const auto& [line, why] : {
            std::pair{"forward f32 b1 h2 q20 k20 d16 full",
-                     "masked_dense: is for what hides pairs: a band, a list of blocks, a variant"},
-           {"forward f32 b1 h2 q20 k20 d16 causal bias", "masked_dense: has a bias of its own"},
+                     "masked_dense: requires something to hide: a band, block lists or a variant"},
+           {"forward f32 b1 h2 q20 k20 d16 causal bias",
+            "masked_dense: does not support the option bias, which it uses itself"},
            {"forward f32 b1 h2 q20 k20 d16 causal alibi",
-            "masked_dense: says a band as a bias, and then alibi has no positions"},
+            "masked_dense: replaces a band by a bias, which does not support the option alibi"},
            {"backward f32 b1 h2 q20 k20 d16 causal blocks4x4x60 accumulate block_bias",
-            "masked_dense: does not add to a gradient of block_bias"},
+            "masked_dense: does not accumulate a gradient of block_bias"},
            {"backward f32 b1 h2 q20 k20 d16 causal : dilated gradient=detached rates=1,2 segments=10,20",
-            "masked_dense: has only the exact gradient"},
+            "masked_dense: computes only the exact gradient, not a detached one"},
            {"forward f32 b1 h2 q20 k20 d16 causal : dilated norm=divide rates=1,2 segments=10,20",
-            "masked_dense: is one softmax: norm=lse, or none where every head has one branch"},
+            "masked_dense: is one softmax; it requires norm=lse, or norm=none with one branch for every head"},
            {"forward f32 b1 h2 q20 k20 d16 causal : reads d=2 l=4 n=3 s=4 w=5",
-            "masked_dense: cannot say reads as a bias"}})
+            "masked_dense: cannot express the variant reads as a bias"}})
     EXPECT_EQ(find_backend("masked_dense")->supports(case_of(line).problem, this_cpu()).message, why) << line;
 }
 

@@ -253,16 +253,16 @@ std::string alone(const std::string& line, Communicator* comm, int rows) {
 
 TEST(ring, a_call_that_does_not_fit_its_group_is_refused) {
   const std::string line = "forward f32 b1 h2 q16 k16 d16 causal : ring layout=ring ranks=4 tokens=64";
-  EXPECT_EQ(alone(line, nullptr, 16), "ring_rotate: the problem is for 4 ranks, and no communicator is given");
+  EXPECT_EQ(alone(line, nullptr, 16), "ring_rotate: the problem has 4 ranks, but no communicator is given");
   std::vector<Transport> transports;
   ASSERT_TRUE(make_ranks(2, transports).ok());
   Communicator comm(transports[0]), other(transports[1]);
-  EXPECT_EQ(alone(line, &comm, 16), "ring_rotate: the problem is for 4 ranks, and the communicator has 2");
+  EXPECT_EQ(alone(line, &comm, 16), "ring_rotate: the problem has 4 ranks, but the communicator has 2");
   std::vector<Transport> four;
   ASSERT_TRUE(make_ranks(4, four).ok());
   std::list<Communicator> all;
   for (const Transport& t : four) all.emplace_back(t);
-  EXPECT_EQ(alone(line, &all.front(), 15), "ring_rotate: rank 0 has 16 of the 64 tokens, and q has 15");
+  EXPECT_EQ(alone(line, &all.front(), 15), "ring_rotate: q has 15 tokens, but rank 0 has 16 of the 64");
 }
 
 TEST(ring, sequences_that_are_not_those_of_the_stream_are_refused) {
@@ -277,10 +277,10 @@ TEST(ring, sequences_that_are_not_those_of_the_stream_are_refused) {
     a[Role::cu_q] = a[Role::cu_k] = a[variant_tensor(kRingSequences)] = starts.t;
     return run_plan(plan, a).message;
   };
-  EXPECT_EQ(said({0, 5, 20, 31}), "ring_rotate: sequences[3] = 31 is not 32, where the stream ends");
-  EXPECT_EQ(said({1, 5, 20, 32}), "ring_rotate: sequences[0] = 1 is not 0: the stream begins with a sequence");
-  EXPECT_EQ(said({0, 17, 20, 32}), "ring_rotate: sequences[1] = 17 is not in 0 ... 0 + 16");
-  EXPECT_EQ(said({0, 9, 7, 32}), "ring_rotate: sequences[2] = 7 is not in 9 ... 9 + 16");
+  EXPECT_EQ(said({0, 5, 20, 31}), "ring_rotate: sequences[3] = 31; the last sequence must end at 32");
+  EXPECT_EQ(said({1, 5, 20, 32}), "ring_rotate: sequences[0] = 1; the first sequence must begin at 0");
+  EXPECT_EQ(said({0, 17, 20, 32}), "ring_rotate: sequences[1] = 17; it must be in 0 ... 0 + 16");
+  EXPECT_EQ(said({0, 9, 7, 32}), "ring_rotate: sequences[2] = 7; it must be in 9 ... 9 + 16");
 }
 
 TEST(ring, a_rank_that_refuses_ends_the_others_with_its_sentence) {
@@ -297,7 +297,7 @@ TEST(ring, a_rank_that_refuses_ends_the_others_with_its_sentence) {
       threads.emplace_back([&, r, mine = &*comm] { said[r] = alone(line, mine, r == 2 ? 9 : 16); });
     for (std::thread& t : threads) t.join();
     for (int r = 0; r < 4; ++r)
-      EXPECT_NE(said[r].find(r == 2 ? "rank 2 has 16 of the 64 tokens, and q has 9" : "stopped: "), std::string::npos)
+      EXPECT_NE(said[r].find(r == 2 ? "q has 9 tokens, but rank 2 has 16 of the 64" : "stopped: "), std::string::npos)
           << said[r];
   }
 }

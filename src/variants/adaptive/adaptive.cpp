@@ -31,10 +31,10 @@ Tensor compact(const Plan& plan, void* data, DType dtype, Extents e) {
 }
 
 // Everything between the arguments and the attention, without the caller's saved tensors.
-struct Room {
+struct Buffers {
   Scorer x{};
   Tensor begin, column, scores, begin_k, row_k, d_entry;
-  cpu::ChooserRoom* chooser = nullptr;  // one per worker, CPU only
+  cpu::ChooserBuffers* chooser = nullptr;  // one per worker, CPU only
   int workers = 0;
 };
 
@@ -42,11 +42,11 @@ Weights weights(const Tensor& t) {
   return {static_cast<float*>(t.data), t.stride.seq, t.stride.head};
 }
 
-Room carve(Workspace& ws, const Plan& plan, const Args& a) {
+Buffers carve(Workspace& ws, const Plan& plan, const Args& a) {
   const Problem& p = plan.problem;
   const bool backward = p.pass == Pass::backward, on_cpu = plan.device.kind == DeviceKind::cpu;
-  Room room;
-  Scorer& x = room.x;
+  Buffers buffers;
+  Scorer& x = buffers.x;
   x.say = adaptive_of(p);
   x.problem = attention(p, x.say);
   x.args = dense(a);
@@ -58,9 +58,9 @@ Room carve(Workspace& ws, const Plan& plan, const Args& a) {
     void* const place = ws.take<int32_t>(size_t(int64_t(e.batch) * e.head * e.dim));
     return a.given(role(t)) ? a[role(t)] : compact(plan, place, dtype, e);
   };
-  room.begin = saved(T::begin, DType::i32, {p.batch, 1, p.heads_q, x.rows + 1});
-  room.column = saved(T::column, DType::i32, {1, 1, 1, bound});
-  room.scores = saved(T::scores, DType::f32, {1, 1, 1, bound});
+  buffers.begin = saved(T::begin, DType::i32, {p.batch, 1, p.heads_q, x.rows + 1});
+  buffers.column = saved(T::column, DType::i32, {1, 1, 1, bound});
+  buffers.scores = saved(T::scores, DType::f32, {1, 1, 1, bound});
   for (int side = 0; side < 2; ++side) {
     x.mix[side] = ws.take<float>(size_t(x.nets) * dim * hidden);
     x.offset[side] = ws.take<float>(size_t(x.nets) * hidden);
@@ -75,16 +75,17 @@ Room carve(Workspace& ws, const Plan& plan, const Args& a) {
   if (backward) {
     x.partial = ws.take<float>(size_t(p.batch) * x.rows * p.heads_q * (hidden + 2));
     const Extents first_k{p.batch, 1, p.heads_q, x.columns + 1}, entries{1, 1, 1, bound};
-    room.begin_k = compact(plan, ws.take<int32_t>(size_t(p.batch) * p.heads_q * (x.columns + 1)), DType::i32, first_k);
-    room.row_k = compact(plan, ws.take<int32_t>(size_t(bound)), DType::i32, entries);
-    room.d_entry = compact(plan, ws.take<float>(size_t(bound)), DType::f32, entries);
+    int32_t* const begin_k = ws.take<int32_t>(size_t(p.batch) * p.heads_q * (x.columns + 1));
+    buffers.begin_k = compact(plan, begin_k, DType::i32, first_k);
+    buffers.row_k = compact(plan, ws.take<int32_t>(size_t(bound)), DType::i32, entries);
+    buffers.d_entry = compact(plan, ws.take<float>(size_t(bound)), DType::f32, entries);
   } else if (on_cpu) {
-    room.workers = std::max(1, plan.device.units);
-    room.chooser = ws.take<cpu::ChooserRoom>(size_t(room.workers));
-    float* const numbers = ws.take<float>(size_t(room.workers) * x.columns * 3);
-    for (int n = 0; room.chooser && n < room.workers; ++n) {
+    buffers.workers = std::max(1, plan.device.units);
+    buffers.chooser = ws.take<cpu::ChooserBuffers>(size_t(buffers.workers));
+    float* const numbers = ws.take<float>(size_t(buffers.workers) * x.columns * 3);
+    for (int n = 0; buffers.chooser && n < buffers.workers; ++n) {
       float* const mine = numbers + int64_t(n) * x.columns * 3;
-      room.chooser[n] = {mine, mine + x.columns, reinterpret_cast<int32_t*>(mine + 2 * x.columns)};
+      buffers.chooser[n] = {mine, mine + x.columns, reinterpret_cast<int32_t*>(mine + 2 * x.columns)};
     }
   }
 
@@ -99,23 +100,25 @@ Room carve(Workspace& ws, const Plan& plan, const Args& a) {
   x.log_temperature = static_cast<const float*>(a[role(T::log_temperature)].data);
   x.d_log_temperature = static_cast<float*>(a[d_role(T::log_temperature)].data);
   x.noise = static_cast<const int64_t*>(a[role(T::noise)].data);
-  x.begin = static_cast<int32_t*>(room.begin.data), x.column = static_cast<int32_t*>(room.column.data);
-  x.begin_batch = room.begin.stride.batch, x.begin_head = room.begin.stride.head;
-  x.scores = static_cast<float*>(room.scores.data);
-  x.begin_k = static_cast<int32_t*>(room.begin_k.data), x.row_k = static_cast<int32_t*>(room.row_k.data);
-  x.d_entry = static_cast<float*>(room.d_entry.data);
-  return room;
+  x.begin = static_cast<int32_t*>(buffers.begin.data), x.column = static_cast<int32_t*>(buffers.column.data);
+  x.begin_batch = buffers.begin.stride.batch, x.begin_head = buffers.begin.stride.head;
+  x.scores = static_cast<float*>(buffers.scores.data);
+  x.begin_k = static_cast<int32_t*>(buffers.begin_k.data), x.row_k = static_cast<int32_t*>(buffers.row_k.data);
+  x.d_entry = static_cast<float*>(buffers.d_entry.data);
+  return buffers;
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no("adaptive: ", why...); };
-  if (word(p.variant) != "adaptive") return no("is for the variant adaptive");
-  if (!is_f32_or_half(p.dtype.q) || !is_f32_or_half(p.dtype.kv)) return no("q and k are not f32, f16 or bf16");
-  if (p.pass == Pass::backward && !is_f32_or_half(p.dtype.grad)) return no("gradients are not f32, f16 or bf16");
+  const auto no = [](const auto&... why) { return Status::unsupported("adaptive: ", why...); };
+  if (word(p.variant) != "adaptive") return not_variant("adaptive", "adaptive", p);
+  if (!is_f32_or_half(p.dtype.q) || !is_f32_or_half(p.dtype.kv))
+    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), "; each must be f32, f16 or bf16");
+  if (p.pass == Pass::backward && !is_f32_or_half(p.dtype.grad))
+    return no("gradients are ", name(p.dtype.grad), "; they must be f32, f16 or bf16");
   const Adaptive say = adaptive_of(p);
   if (d.kind == DeviceKind::cpu) return Status::good();
   const int64_t columns = ceil_div(p.len_k, say.block), most = cuda::most_columns(say.hidden);
-  return columns <= most ? Status::good() : no(columns, " key blocks are over the ", most, " of a row on a GPU");
+  return columns <= most ? Status::good() : no("a row has ", columns, " key blocks; a GPU supports up to ", most);
 }
 
 Status shape(Plan& plan, const Planner& planner) {
@@ -129,28 +132,27 @@ Status shape(Plan& plan, const Planner& planner) {
 }
 
 Status fits(const Plan& plan, const Args& a) {
-  return plan.problem.pass == Pass::backward && a.given(Role::cache_index)
-             ? Status::no("adaptive: a backward does not take cache_index, which may share keys")
-             : Status::good();
+  if (plan.problem.pass != Pass::backward || !a.given(Role::cache_index)) return Status::good();
+  return Status::unsupported("adaptive: a backward does not support cache_index, because sequences may share keys");
 }
 
 Status steps(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Plan& part = plan.sub_plans[0];
   const bool backward = plan.problem.pass == Pass::backward, on_cpu = plan.device.kind == DeviceKind::cpu;
-  const Room room = carve(ws, plan, a);
-  const Scorer& x = room.x;
+  const Buffers buffers = carve(ws, plan, a);
+  const Scorer& x = buffers.x;
   Args with = a;
   for (int n = int(Role::variant); n < int(Role::count); ++n) with[Role(n)] = {};
-  with[Role::block_begin] = room.begin, with[Role::block_column] = room.column, with[Role::bias] = room.scores;
+  with[Role::block_begin] = buffers.begin, with[Role::block_column] = buffers.column, with[Role::bias] = buffers.scores;
   BlockSource lists{.origin = backward ? BlockOrigin::lists : BlockOrigin::best};
   lists.pattern.density = x.say.density;
   if (backward) {
-    with[Role::block_begin_k] = room.begin_k, with[Role::block_row_k] = room.row_k;
-    with[Role::d_bias] = room.d_entry;
+    with[Role::block_begin_k] = buffers.begin_k, with[Role::block_row_k] = buffers.row_k;
+    with[Role::d_bias] = buffers.d_entry;
   }
   if (Status s = build_blocks(x.problem, with, lists, stream); !s.ok()) return s;
   if (!backward) {
-    if (on_cpu) cpu::score_blocks(x, room.chooser, room.workers);
+    if (on_cpu) cpu::score_blocks(x, buffers.chooser, buffers.workers);
     else if (Status s = cuda::score_blocks(x, plan.device.index, stream); !s.ok()) return s;
   }
   if (Status s = part.backend->run(part, with, {ws.take<std::byte>(part.workspace_bytes)}, stream); !s.ok()) return s;

@@ -251,7 +251,7 @@ float noise(const Scorer& x, int list, int row, int j) {
   return -std::log(-std::log(u));
 }
 
-void choose(const Scorer& x, int list, int row, const ChooserRoom& room) {
+void choose(const Scorer& x, int list, int row, const ChooserBuffers& room) {
   const int b = list / x.problem.heads_q, head = list % x.problem.heads_q, bound = x.problem.mask.blocks.bound;
   const Sequence s = sequence(x.problem, x.args, b);
   const Rows shown = BlockGrid{s.band, s.len_q, s.len_k, x.problem.mask.blocks}.shown(row);
@@ -284,7 +284,7 @@ void choose(const Scorer& x, int list, int row, const ChooserRoom& room) {
 
 }  // namespace
 
-void score_blocks(const Scorer& x, const ChooserRoom* room, int workers) {
+void score_blocks(const Scorer& x, const ChooserBuffers* room, int workers) {
   steps<Mix, Mean, Term>(x);
   const int64_t lists = int64_t(x.problem.batch) * x.problem.heads_q;
   each_task(lists * x.rows, 4, workers, [&](int64_t n, int worker) {

@@ -35,7 +35,7 @@ const Plan* find(const std::vector<Plan>& plans, const Problem& wanted, bool nea
 }
 
 Status supports(const Problem& p, const Device&) {
-  if (word(p.variant) != kWho) return Status::no(kWho, ": is not asked for");
+  if (word(p.variant) != kWho) return not_variant(kWho, kWho, p);
   return valid_dilated(p);
 }
 
@@ -126,7 +126,7 @@ class Run {
       for (int h = 0; h < call.q.along_head.count; ++h) {
         const DilatedCall one = single(call, b, h);
         plan = find(plan_.sub_plans, s_.problem(p_, one, part), false);
-        if (!plan) return Status::no(kWho, ": has no plan for ", name(s_.problem(p_, one, part)));
+        if (!plan) return Status::failure(Code::internal, "has no plan for '", name(s_.problem(p_, one, part)), "'");
         if (Status s = attend(*plan, one, out, lse); !s.ok()) return s;
       }
     return Status::good();
@@ -166,7 +166,7 @@ Status fits(const Plan& plan, const Args& a) {
     for (const Role r : {Role::dq, Role::dk, Role::dv}) seen[r] = {};
   for (const Plan& part : plan.sub_plans)
     if (part.backend->fits)
-      if (Status s = part.backend->fits(part, seen); !s.ok()) return Status::no(kWho, ": a part of it: ", s.message);
+      if (Status s = part.backend->fits(part, seen); !s.ok()) return s.after(kWho, ": a part of it: ");
   return Status::good();
 }
 

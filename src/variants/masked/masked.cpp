@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kWho = "masked_dense";
 
-Status no(const auto&... why) { return Status::no(kWho, ": ", why...); }
+Status no(const auto&... why) { return Status::unsupported(kWho, ": ", why...); }
 
 // A variant that first selects what is visible and then attends to it.
 bool chooses(const Problem& p) { return word(p.variant) == "adaptive" || word(p.variant) == "nsa"; }
@@ -32,22 +32,23 @@ Problem dense_of(const Problem& p) {
 
 Status supports(const Problem& p, const Device&) {
   const std::string_view w = word(p.variant);
-  if (p.has(Option::bias)) return no("has a bias of its own");
+  if (p.has(Option::bias)) return no("does not support the option bias, which it uses itself");
   if (chooses(p)) return Status::good();
   if (by_band(p)) {
-    if (p.mask.kind == MaskKind::full) return no("is for what hides pairs: a band, a list of blocks, a variant");
+    if (p.mask.kind == MaskKind::full) return no("requires something to hide: a band, block lists or a variant");
     for (const Option o : {Option::alibi, Option::dropout, Option::append})
-      if (p.has(o)) return no("says a band as a bias, and then ", name(o), " has no positions");
+      if (p.has(o)) return no("replaces a band by a bias, which does not support the option ", name(o));
     return Status::good();
   }
-  if (!w.empty() && (p.mask.blocks.q || (w != "dilated" && w != "selected"))) return no("cannot say ", w, " as a bias");
+  if (!w.empty() && (p.mask.blocks.q || (w != "dilated" && w != "selected")))
+    return no("cannot express the variant ", w, p.mask.blocks.q ? " with block lists" : "", " as a bias");
   if (p.has(Option::block_bias) && p.pass == Pass::backward && p.has(Option::accumulate))
-    return no("does not add to a gradient of block_bias");
+    return no("does not accumulate a gradient of block_bias");
   if (w != "dilated") return Status::good();
   const Dilated d = dilated_of(p);
-  if (d.detached) return no("has only the exact gradient");
+  if (d.detached) return no("computes only the exact gradient, not a detached one");
   if (d.norm == Dilated::Norm::divide || (d.norm == Dilated::Norm::none && d.sums()))
-    return no("is one softmax: norm=lse, or none where every head has one branch");
+    return no("is one softmax; it requires norm=lse, or norm=none with one branch for every head");
   return Status::good();
 }
 
@@ -85,7 +86,7 @@ Status shape_chooser(Plan& plan, const Planner& planner) {
     if (step.empty() || step == "selected") {
       Plan by_bias;
       const Planner forced{.device = planner.device, .rules = planner.rules, .forced = kWho};
-      if (Status s = forced.plan(part.problem, by_bias); !s.ok()) return no("in ", w, ": ", s.message);
+      if (Status s = forced.plan(part.problem, by_bias); !s.ok()) return s.after(kWho, ": in ", w, ": ");
       part = std::move(by_bias);
     }
     scratch = std::max(scratch, part.workspace_bytes);

@@ -99,9 +99,10 @@ Between carve(Workspace& ws, const NsaShape& s, const Args& a) {
 }
 
 Status supports(const Problem& p, const Device&) {
-  if (word(p.variant) != kWho) return Status::no(kWho, ": is not asked for");
+  if (word(p.variant) != kWho) return not_variant(kWho, kWho, p);
   if (p.dtype.q != p.dtype.kv)
-    return Status::no(kWho, ": q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
+    return Status::unsupported(kWho, ": q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv),
+                               "; both must be the same");
   return Status::good();
 }
 
@@ -139,7 +140,7 @@ class Run {
     const auto within = [&](std::string_view what, const Tensor& t, int64_t most) {
       const int64_t rows = int64_t(t.extent.batch) * t.extent.seq;
       if (rows <= most) return Status::good();
-      return Status::no(kWho, ": ", what, " has ", rows, " tokens, more than the ", most, " of ", name(p_));
+      return Status::no(what, " has ", rows, " tokens; the problem has room for ", most);
     };
     if (Status s = within("q", a_[Role::q], s_.queries()); !s.ok() || !s_.backward) return s;
     for (const int n : {kNsaSelect, kNsaWindow})

@@ -61,14 +61,14 @@ Movings movings(const Problem& p, const Shards& s) {
   return m;
 }
 
-struct Room {
+struct Buffers {
   std::byte *in[7] = {}, *out[3] = {};  // by heads: all tokens of this rank's heads
   std::byte *stage = nullptr;           // pieces for the other ranks, then from them
   float* sums = nullptr;                // for KV heads shared by ranks: dk, then dv
   std::byte* scratch = nullptr;
 };
 
-Room carve(Workspace& ws, const Plan& plan, const Ring& ring) {
+Buffers carve(Workspace& ws, const Plan& plan, const Ring& ring) {
   const Problem& p = plan.problem;
   const Shards& s = ring.shards;
   const Movings all = movings(p, s);
@@ -77,43 +77,43 @@ Room carve(Workspace& ws, const Plan& plan, const Ring& ring) {
   const auto bytes = [](const Moving& m, size_t of) {
     return of * size_t(m.heads.count) * size_t(m.dim) * size_t(size_of(m.dtype));
   };
-  Room room;
+  Buffers buffers;
   Workspace sent, taken;
   for (int n = 0; n < all.ins; ++n) {
-    room.in[n] = ws.take<std::byte>(bytes(all.in[n], tokens));
+    buffers.in[n] = ws.take<std::byte>(bytes(all.in[n], tokens));
     sent.take<std::byte>(bytes(all.in[n], rows) * size_t(s.ranks));
   }
   for (int n = 0; n < all.outs; ++n) {
-    room.out[n] = ws.take<std::byte>(bytes(all.out[n], tokens));
+    buffers.out[n] = ws.take<std::byte>(bytes(all.out[n], tokens));
     taken.take<std::byte>(bytes(all.out[n], rows) * size_t(s.ranks));
   }
-  room.stage = ws.take<std::byte>(std::max(sent.used, taken.used));
+  buffers.stage = ws.take<std::byte>(std::max(sent.used, taken.used));
   if (backward(p) && shares_keys(p, s))
-    room.sums = ws.take<float>(rows * size_t(p.heads_kv) * size_t(std::max(p.dim_qk, p.dim_v)));
-  room.scratch = ws.take<std::byte>(plan.sub_plans[0].workspace_bytes);
-  return room;
+    buffers.sums = ws.take<float>(rows * size_t(p.heads_kv) * size_t(std::max(p.dim_qk, p.dim_v)));
+  buffers.scratch = ws.take<std::byte>(plan.sub_plans[0].workspace_bytes);
+  return buffers;
 }
 
 class HeadExchange {
  public:
-  HeadExchange(const Plan& plan, const Args& args, const Ring& ring, Communicator* comm, int rank, const Room& room,
-       Stream stream)
-      : plan_(plan), p_(plan.problem), a_(args), s_(ring.shards), comm_(comm), rank_(rank), room_(room),
+  HeadExchange(const Plan& plan, const Args& args, const Ring& ring, Communicator* comm, int rank,
+               const Buffers& buffers, Stream stream)
+      : plan_(plan), p_(plan.problem), a_(args), s_(ring.shards), comm_(comm), rank_(rank), buffers_(buffers),
         stream_(stream), lane_(lane_of(args, stream)), batch_(p_.keys == KeySource::ragged ? 1 : p_.batch) {}
 
   Status run() {
     const Movings all = movings(p_, s_);
     Args x;
     x.scale = a_.scale, x.softcap = a_.softcap;
-    Workspace stage{.data = room_.stage};
+    Workspace stage{.data = buffers_.stage};
     for (int n = 0; n < all.ins; ++n)
       if (const Moving& m = all.in[n]; a_.given(m.role) || !m.optional)
-        if (Status s = give(m, x[m.role] = whole(m, room_.in[n]), stage); !s.ok()) return s;
+        if (Status s = give(m, x[m.role] = whole(m, buffers_.in[n]), stage); !s.ok()) return s;
     if (Status s = exchange(); !s.ok()) return s;
     for (int n = 0; n < all.outs; ++n)
-      if (const Moving& m = all.out[n]; a_.given(m.role) || !m.optional) x[m.role] = whole(m, room_.out[n]);
+      if (const Moving& m = all.out[n]; a_.given(m.role) || !m.optional) x[m.role] = whole(m, buffers_.out[n]);
     if (Status s = by_head(x); !s.ok()) return s;
-    if (Status s = run_part(kWho, plan_.sub_plans[0], x, room_.scratch, stream_); !s.ok()) return s;
+    if (Status s = run_part(plan_.sub_plans[0], x, buffers_.scratch, stream_); !s.ok()) return s;
     stage.used = 0;
     std::byte* pieces[3] = {};
     for (int n = 0; n < all.outs; ++n)
@@ -176,10 +176,10 @@ class HeadExchange {
   }
 
   Status place(const Moving& m, const Tensor& own, std::byte* pieces) {
-    const bool adds = room_.sums && m.role != Role::dq && backward(p_);
+    const bool adds = buffers_.sums && m.role != Role::dq && backward(p_);
     Tensor to = a_[m.role];
     if (adds) {
-      to = compact(room_.sums, DType::f32, to.extent, to);
+      to = compact(buffers_.sums, DType::f32, to.extent, to);
       if (Status s = fill(to, 0.f, stream_); !s.ok()) return s;
     }
     for (int r = 0; r < s_.ranks; ++r) {
@@ -221,7 +221,7 @@ class HeadExchange {
   const Shards s_;
   Communicator* const comm_;
   const int rank_;
-  const Room room_;
+  const Buffers buffers_;
   const Stream stream_;
   const CopyLane lane_;
   const int batch_;
@@ -229,9 +229,9 @@ class HeadExchange {
 };
 
 Status supports(const Problem& p, const Device&) {
-  if (word(p.variant) != "ring") return Status::no(kWho, ": is not asked for");
+  if (word(p.variant) != "ring") return not_variant(kWho, "ring", p);
   if (ring_of(p).shards.cut != Cut::ulysses)
-    return Status::no(kWho, ": is for layout ulysses, not ", name(ring_of(p).shards.cut));
+    return Status::unsupported(kWho, ": requires layout ulysses, not ", name(ring_of(p).shards.cut));
   return Status::good();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 
+#include "core/check.h"
 #include "core/variant/ring.h"
 #include "plan/backend.h"
 #include "transport/communicator.h"
@@ -35,18 +36,18 @@ inline Status check_sequences(std::string_view who, const Problem& p, const Shar
   const int32_t* at = a.row<const int32_t>(variant_tensor(kRingSequences));
   if (!at || a[Role::q].device != DeviceKind::cpu) return Status::good();
   const auto no = [&](int b, const auto&... why) { return Status::no(who, ": sequences[", b, "] = ", at[b], why...); };
-  if (at[0]) return no(0, " is not 0: the stream begins with a sequence");
+  if (at[0]) return no(0, "; the first sequence must begin at 0");
   for (int b = 0; b < p.batch; ++b)
     if (at[b + 1] < at[b] || at[b + 1] - at[b] > p.len_q)
-      return no(b + 1, " is not in ", at[b], " ... ", at[b], " + ", p.len_q);
-  if (at[p.batch] != shards.tokens) return no(p.batch, " is not ", shards.tokens, ", where the stream ends");
+      return no(b + 1, "; it must be in ", at[b], " ... ", at[b], " + ", p.len_q);
+  if (at[p.batch] != shards.tokens) return no(p.batch, "; the last sequence must end at ", shards.tokens);
   return Status::good();
 }
 
 // Checks that a communicator, null for one rank, has the right number of ranks, and sets `rank`.
 inline Status rank_of(std::string_view who, const Shards& shards, void* given, Communicator*& comm, int& rank) {
   const auto no = [&](const auto&... why) {
-    return Status::no(who, ": the problem is for ", shards.ranks, " ranks, and ", why...);
+    return Status::no(who, ": the problem has ", shards.ranks, " ranks, but ", why...);
   };
   comm = static_cast<Communicator*>(given);
   if (!comm && shards.ranks > 1) return no("no communicator is given");
@@ -60,19 +61,19 @@ inline Status joined(std::string_view who, const Problem& p, const Shards& shard
   const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
   if (Status s = rank_of(who, shards, a.communicator, comm, rank); !s.ok()) return s;
   for (const Role r : {Role::used_q, Role::used_k, Role::left_pad, Role::cache_index})
-    if (a.given(r)) return no("takes no lengths but those of its shards: used_q, used_k, left_pad and cache_index");
-  if (p.keys == KeySource::linear && a.given(Role::cu_q)) return no("cu_q goes with ragged keys");
+    if (a.given(r)) return no(name(r), " given; lengths come from the shards");
+  if (p.keys == KeySource::linear && a.given(Role::cu_q)) return no("cu_q given, but the keys are not ragged");
   for (const Role r : {Role::q, Role::k})
     if (a[r].extent.seq != shards.count(rank))
-      return no("rank ", rank, " has ", shards.count(rank), " of the ", shards.tokens, " tokens, and ",
-                r == Role::q ? "q" : "k", " has ", a[r].extent.seq);
+      return no(r == Role::q ? "q" : "k", " has ", a[r].extent.seq, " tokens, but rank ", rank, " has ",
+                shards.count(rank), " of the ", shards.tokens);
   return check_sequences(who, p, shards, a);
 }
 
 // Runs a part of a plan if it fits the arguments.
-inline Status run_part(std::string_view who, const Plan& part, const Args& args, std::byte* scratch, Stream stream) {
+inline Status run_part(const Plan& part, const Args& args, std::byte* scratch, Stream stream) {
   if (part.backend->fits)
-    if (Status s = part.backend->fits(part, args); !s.ok()) return Status::no(who, ": ", s.message);
+    if (Status s = part.backend->fits(part, args); !s.ok()) return s;
   return part.backend->run(part, args, {.data = scratch}, stream);
 }
 

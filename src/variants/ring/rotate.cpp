@@ -24,7 +24,7 @@ bool ragged(const Problem& p) { return p.keys == KeySource::ragged; }
 // Keys and values, or their gradients, in transit: k before v, compact.
 struct Keys { Tensor k{}, v{}; };
 
-struct Room {
+struct Buffers {
   std::byte* moving[2] = {};          // keys and values in transit
   float *mine = nullptr, *sum[2] = {};  // backward: for one step, and the sum that travels with the keys
   float *out = nullptr, *lse = nullptr, *dq = nullptr;  // if the caller's are not f32, or not given
@@ -39,41 +39,41 @@ int64_t list_rows(const Problem& p, const Shards& shards) {
   return ceil_div(shards.most(), blocks_in_rows(p.mask.blocks, shards).q);
 }
 
-Room carve(Workspace& ws, const Plan& plan, const Shards& shards) {
+Buffers carve(Workspace& ws, const Plan& plan, const Shards& shards) {
   const Problem& p = plan.problem;
   const size_t rows = size_t(ragged(p) ? 1 : p.batch) * size_t(shards.most());
   const size_t key = size_t(p.heads_kv) * size_t(p.dim_qk + p.dim_v), sequences = size_t(ragged(p) ? p.batch : 1);
   const size_t table = size_t(shards.pieces()) * size_t(shards.ranks);
-  Room room;
-  for (auto& buffer : room.moving)
+  Buffers buffers;
+  for (auto& buffer : buffers.moving)
     if (shards.ranks > 1) buffer = ws.take<std::byte>(rows * key * size_t(size_of(p.dtype.kv)));
-  room.positions = ws.take<int64_t>(table * size_t(shards.pieces()) * sequences * 2);
-  if (ragged(p)) room.starts = ws.take<int32_t>(table * (sequences + 1));
+  buffers.positions = ws.take<int64_t>(table * size_t(shards.pieces()) * sequences * 2);
+  if (ragged(p)) buffers.starts = ws.take<int32_t>(table * (sequences + 1));
   if (backward(p)) {
-    if (shards.ranks > 1) room.mine = ws.take<float>(rows * key), room.sum[1] = ws.take<float>(rows * key);
-    room.sum[0] = ws.take<float>(rows * key);
-    if (p.dtype.grad != DType::f32) room.dq = ws.take<float>(rows * size_t(p.heads_q) * size_t(p.dim_qk));
+    if (shards.ranks > 1) buffers.mine = ws.take<float>(rows * key), buffers.sum[1] = ws.take<float>(rows * key);
+    buffers.sum[0] = ws.take<float>(rows * key);
+    if (p.dtype.grad != DType::f32) buffers.dq = ws.take<float>(rows * size_t(p.heads_q) * size_t(p.dim_qk));
   } else {
-    if (p.dtype.out != DType::f32) room.out = ws.take<float>(rows * size_t(p.heads_q) * size_t(p.dim_v));
-    room.lse = ws.take<float>(rows * size_t(p.heads_q));
+    if (p.dtype.out != DType::f32) buffers.out = ws.take<float>(rows * size_t(p.heads_q) * size_t(p.dim_v));
+    buffers.lse = ws.take<float>(rows * size_t(p.heads_q));
   }
   if (p.mask.blocks.q) {
-    room.list_begin = ws.take<int32_t>(size_t(p.batch) * size_t(p.heads_q) * size_t(list_rows(p, shards) + 1));
-    room.list_column = ws.take<int32_t>(size_t(p.mask.blocks.bound));
+    buffers.list_begin = ws.take<int32_t>(size_t(p.batch) * size_t(p.heads_q) * size_t(list_rows(p, shards) + 1));
+    buffers.list_column = ws.take<int32_t>(size_t(p.mask.blocks.bound));
   }
   size_t scratch = 0;
   for (const Plan& part : plan.sub_plans) scratch = std::max(scratch, part.workspace_bytes);
-  room.scratch = ws.take<std::byte>(scratch);
-  return room;
+  buffers.scratch = ws.take<std::byte>(scratch);
+  return buffers;
 }
 
 // One run of one rank.
 class RingPass {
  public:
-  RingPass(const Plan& plan, const Args& args, const RingCalls& calls, Communicator* comm, int rank, const Room& room,
-       Stream stream)
+  RingPass(const Plan& plan, const Args& args, const RingCalls& calls, Communicator* comm, int rank,
+           const Buffers& buffers, Stream stream)
       : plan_(plan), p_(plan.problem), a_(args), calls_(calls), s_(calls.shards()), comm_(comm), rank_(rank),
-        room_(room), stream_(stream), lane_(lane_of(args, stream)) {
+        buffers_(buffers), stream_(stream), lane_(lane_of(args, stream)) {
     for (int step = 1; step < s_.ranks; ++step)
       for (int r = 0; r < s_.ranks; ++r)
         if (calls_.sees(r, (r - step + s_.ranks) % s_.ranks)) last_step_ = step;
@@ -120,7 +120,7 @@ class RingPass {
   const Shards s_;
   Communicator* const comm_;
   const int rank_;
-  const Room room_;
+  const Buffers buffers_;
   const Stream stream_;
   const CopyLane lane_;
   int last_step_ = 0;
@@ -132,7 +132,7 @@ Status RingPass::make_tables() {
   const ShardTables tables{.shards = s_, .rank = rank_, .batch = ragged(p_) ? p_.batch : 1, .left = left_of(p_.mask),
                            .right = right_of(p_.mask),
                            .sequences = a_.row<const int32_t>(variant_tensor(kRingSequences)),
-                           .positions = room_.positions, .starts = room_.starts};
+                           .positions = buffers_.positions, .starts = buffers_.starts};
   if (lane_.device == DeviceKind::cuda) return cuda::fill_tables(tables, lane_.index, stream_);
   for (int64_t n = 0; n < tables.items(); ++n) tables.fill(n);
   return Status::good();
@@ -144,14 +144,14 @@ Status RingPass::send_keys(int step, Communicator::Ticket& ticket, bool& under_w
   size_t count = 0;
   if (const int of = owner(step); travels(of, step + 1)) {
     if (!step) {
-      const Keys own = keys_at(room_.moving[0], p_.dtype.kv, of);
+      const Keys own = keys_at(buffers_.moving[0], p_.dtype.kv, of);
       if (Status s = convert(a_[Role::k], own.k, stream_); !s.ok()) return s;
       if (Status s = convert(a_[Role::v], own.v, stream_); !s.ok()) return s;
     }
-    both[count++] = {next(), 0, room_.moving[step % 2], bytes_of(of, p_.dtype.kv)};
+    both[count++] = {next(), 0, buffers_.moving[step % 2], bytes_of(of, p_.dtype.kv)};
   }
   if (const int of = owner(step + 1); travels(of, step + 1))
-    both[count++] = {before(), 1, room_.moving[(step + 1) % 2], bytes_of(of, p_.dtype.kv)};
+    both[count++] = {before(), 1, buffers_.moving[(step + 1) % 2], bytes_of(of, p_.dtype.kv)};
   under_way = count > 0;
   return count ? comm_->start({both, count}, lane_, ticket) : Status::good();
 }
@@ -162,8 +162,8 @@ Status RingPass::send_sums(int step, Communicator::Ticket& ticket) {
   const bool home = step == last_step_;
   const int to = home ? owner(step) : next(), from = home ? (rank_ + step) % s_.ranks : before();
   const int incoming = home ? rank_ : owner(step + 1);
-  const Transfer both[2] = {{to, 0, room_.sum[step % 2], bytes_of(owner(step), DType::f32)},
-                            {from, 1, room_.sum[(step + 1) % 2], bytes_of(incoming, DType::f32)}};
+  const Transfer both[2] = {{to, 0, buffers_.sum[step % 2], bytes_of(owner(step), DType::f32)},
+                            {from, 1, buffers_.sum[(step + 1) % 2], bytes_of(incoming, DType::f32)}};
   return comm_->start(both, lane_, ticket);
 }
 
@@ -179,7 +179,7 @@ Status RingPass::cut_lists(const RingCall& call, int of) const {
                     .bound = size.bound, .batches = begin.extent.batch, .heads = begin.extent.head,
                     .row = int32_t(mine.first / size.q), .rows = int32_t(ceil_div(mine.count, rows.q)),
                     .first = first, .last = first + int32_t(ceil_div(theirs.count, rows.k)),
-                    .to_begin = room_.list_begin, .to_column = room_.list_column};
+                    .to_begin = buffers_.list_begin, .to_column = buffers_.list_column};
   if (lane_.device == DeviceKind::cuda) return cuda::cut_lists(cut, lane_.index, stream_);
   for (int n = 0; n < cut.batches * cut.heads; ++n) cut.fill(n);
   return Status::good();
@@ -195,26 +195,26 @@ Args RingPass::part_args(const RingCall& call, int of, const Keys& keys) const {
   const int batch = ragged(p_) ? p_.batch : 1;
   const ShardTables tables{.shards = s_, .batch = batch};
   if (call.problem.mask.align == Align::absolute)
-    x[Role::positions] = compact(room_.positions + tables.pair(call.q_piece, of, call.k_piece) * batch * 2, DType::i64,
-                                 {batch, 1, 1, 2}, a_[Role::q]);
+    x[Role::positions] = compact(buffers_.positions + tables.pair(call.q_piece, of, call.k_piece) * batch * 2,
+                                 DType::i64, {batch, 1, 1, 2}, a_[Role::q]);
   const auto numbers = [&](int32_t* data, const Extents& e) { return compact(data, DType::i32, e, a_[Role::q]); };
   if (ragged(p_)) {
-    x[Role::cu_q] = numbers(room_.starts + tables.start(rank_, call.q_piece), {1, 1, 1, batch + 1});
-    x[Role::cu_k] = numbers(room_.starts + tables.start(of, call.k_piece), {1, 1, 1, batch + 1});
+    x[Role::cu_q] = numbers(buffers_.starts + tables.start(rank_, call.q_piece), {1, 1, 1, batch + 1});
+    x[Role::cu_k] = numbers(buffers_.starts + tables.start(of, call.k_piece), {1, 1, 1, batch + 1});
   }
   if (p_.mask.blocks.q) {
     const Extents lists = a_[Role::block_begin].extent;
     const int rows = int(ceil_div(call.q.count, call.problem.mask.blocks.q));
-    x[Role::block_begin] = numbers(room_.list_begin, {lists.batch, 1, lists.head, rows + 1});
-    x[Role::block_column] = numbers(room_.list_column, {1, 1, 1, p_.mask.blocks.bound});
+    x[Role::block_begin] = numbers(buffers_.list_begin, {lists.batch, 1, lists.head, rows + 1});
+    x[Role::block_column] = numbers(buffers_.list_column, {1, 1, 1, p_.mask.blocks.bound});
   }
   return x;
 }
 
 Status RingPass::run(const Problem& part, const Args& x) const {
   for (const Plan& plan : plan_.sub_plans)
-    if (plan.problem == part) return run_part(kWho, plan, x, room_.scratch, stream_);
-  return Status::no(kWho, ": has no plan for ", name(part));
+    if (plan.problem == part) return run_part(plan, x, buffers_.scratch, stream_);
+  return Status::failure(Code::internal, "has no plan for '", name(part), "'");
 }
 
 Status RingPass::attend(int step, const Keys& keys) {
@@ -228,9 +228,10 @@ Status RingPass::attend(int step, const Keys& keys) {
 }
 
 Status RingPass::forward() {
-  out_ = room_.out ? compact(room_.out, DType::f32, rows(rank_, p_.heads_q, p_.dim_v), a_[Role::q]) : a_[Role::out];
+  out_ = buffers_.out ? compact(buffers_.out, DType::f32, rows(rank_, p_.heads_q, p_.dim_v), a_[Role::q])
+                      : a_[Role::out];
   lse_ = a_.given(Role::lse) ? a_[Role::lse]
-                             : compact(room_.lse, DType::f32, rows(rank_, p_.heads_q, 1), a_[Role::q]);
+                             : compact(buffers_.lse, DType::f32, rows(rank_, p_.heads_q, 1), a_[Role::q]);
   if (Status s = make_tables(); !s.ok()) return s;
   if (calls_.dilated()) {  // a row may be in no segment's selection
     if (Status s = fill(out_, 0.f, stream_); !s.ok()) return s;
@@ -245,9 +246,9 @@ Status RingPass::forward() {
     if (Status s = attend(step, keys); !s.ok()) return s;
     if (under_way)
       if (Status s = comm_->finish(ticket, lane_); !s.ok()) return s;
-    if (step < last_step_) keys = keys_at(room_.moving[(step + 1) % 2], p_.dtype.kv, owner(step + 1));
+    if (step < last_step_) keys = keys_at(buffers_.moving[(step + 1) % 2], p_.dtype.kv, owner(step + 1));
   }
-  return room_.out ? convert(out_, a_[Role::out], stream_) : Status::good();
+  return buffers_.out ? convert(out_, a_[Role::out], stream_) : Status::good();
 }
 
 Status RingPass::differentiate(int step, const Keys& keys, const Keys& sums) {
@@ -269,7 +270,7 @@ Status RingPass::differentiate(int step, const Keys& keys, const Keys& sums) {
 
 Status RingPass::backward() {
   out_ = a_[Role::out], lse_ = a_[Role::lse];
-  dq_ = room_.dq ? compact(room_.dq, DType::f32, rows(rank_, p_.heads_q, p_.dim_qk), a_[Role::q]) : a_[Role::dq];
+  dq_ = buffers_.dq ? compact(buffers_.dq, DType::f32, rows(rank_, p_.heads_q, p_.dim_qk), a_[Role::q]) : a_[Role::dq];
   if (Status s = make_tables(); !s.ok()) return s;
   if (Status s = fill(dq_, 0.f, stream_); !s.ok()) return s;
   if (a_.given(Role::d_sinks))
@@ -278,13 +279,13 @@ Status RingPass::backward() {
   Communicator::Ticket moving = 0, summing = 0;
   for (int step = 0; step <= last_step_; ++step) {
     const int of = owner(step);
-    const Keys sums = keys_at(room_.sum[step % 2], DType::f32, of);
+    const Keys sums = keys_at(buffers_.sum[step % 2], DType::f32, of);
     bool under_way = false;
     if (step < last_step_)
       if (Status s = send_keys(step, moving, under_way); !s.ok()) return s;
     // The partial sum is still in transit while this step's contribution is computed.
     const bool any = !step || calls_.sees(rank_, of);
-    const Keys share = step ? keys_at(room_.mine, DType::f32, of) : sums;
+    const Keys share = step ? keys_at(buffers_.mine, DType::f32, of) : sums;
     if (any)
       if (Status s = differentiate(step, keys, share); !s.ok()) return s;
     if (step) {
@@ -297,19 +298,20 @@ Status RingPass::backward() {
       if (Status s = comm_->finish(moving, lane_); !s.ok()) return s;
     if (last_step_)
       if (Status s = send_sums(step, summing); !s.ok()) return s;
-    if (step < last_step_) keys = keys_at(room_.moving[(step + 1) % 2], p_.dtype.kv, owner(step + 1));
+    if (step < last_step_) keys = keys_at(buffers_.moving[(step + 1) % 2], p_.dtype.kv, owner(step + 1));
   }
   if (last_step_)
     if (Status s = comm_->finish(summing, lane_); !s.ok()) return s;
-  const Keys own = keys_at(room_.sum[last_step_ ? (last_step_ + 1) % 2 : 0], DType::f32, rank_);
+  const Keys own = keys_at(buffers_.sum[last_step_ ? (last_step_ + 1) % 2 : 0], DType::f32, rank_);
   if (Status s = convert(own.k, a_[Role::dk], stream_); !s.ok()) return s;
   if (Status s = convert(own.v, a_[Role::dv], stream_); !s.ok()) return s;
-  return room_.dq ? convert(dq_, a_[Role::dq], stream_) : Status::good();
+  return buffers_.dq ? convert(dq_, a_[Role::dq], stream_) : Status::good();
 }
 
 Status supports(const Problem& p, const Device&) {
-  if (word(p.variant) != "ring") return Status::no(kWho, ": is not asked for");
-  if (ring_of(p).shards.cut == Cut::ulysses) return Status::no(kWho, ": layout ulysses moves heads, not keys");
+  if (word(p.variant) != "ring") return not_variant(kWho, "ring", p);
+  if (ring_of(p).shards.cut == Cut::ulysses)
+    return Status::unsupported(kWho, ": does not support layout ulysses, which moves heads");
   return Status::good();
 }
 

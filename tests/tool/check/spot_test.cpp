@@ -270,7 +270,7 @@ TEST(Row, is_a_checked_record_with_every_sample) {
   EXPECT_EQ(r.parity.verdict, "PASS");
   EXPECT_GE(r.samples_ns.size(), 3u);
   EXPECT_EQ(r.flops, 4 * 2 * (32 * 33 / 2) * 16);
-  EXPECT_EQ(r.why, "asked for by name");
+  EXPECT_EQ(r.why, "selected by name");
   EXPECT_EQ(r.row_records, 1);
   EXPECT_NEAR(r.input_rms, 1, 0.1);
   EXPECT_EQ(r.scores_bytes, 2 * 32 * 32 * 4);
