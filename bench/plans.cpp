@@ -8,8 +8,10 @@
 namespace {
 
 void print(const attune::Plan& plan, int depth) {
-  std::printf("%*s%s tile %dx%d splits %d kernel %d workspace %zu %s\n", 2 * depth, "", plan.backend->name.data(),
-              plan.tile_q, plan.tile_k, plan.splits, plan.kernel, plan.workspace_bytes, plan.refused.c_str());
+  const std::string choice = plan.backend->describe ? plan.backend->describe(plan) : "";
+  std::printf("%*s%s tile %dx%d splits %d kernel %d workspace %zu %s %s\n", 2 * depth, "", plan.backend->name.data(),
+              plan.tile_q, plan.tile_k, plan.splits, plan.kernel, plan.workspace_bytes, plan.refused.c_str(),
+              choice.c_str());
   for (const attune::Plan& part : plan.sub_plans) print(part, depth + 1);
 }
 

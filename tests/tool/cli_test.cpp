@@ -171,6 +171,7 @@ TEST(Plan, json_has_what_the_text_has) {
   EXPECT_GT(j["tile_q"], 0);
   EXPECT_GE(j["workspace_bytes"], 0);
   EXPECT_TRUE(j["refused"].is_array());
+  EXPECT_EQ(j["choice"], "") << "a CPU backend describes no choice";
 }
 
 TEST(Plan, refusals_before_the_chosen_one_are_listed) {

@@ -30,6 +30,9 @@ std::string isa_of(const Plan& plan) {
   return kernels ? kernels->isa : "";
 }
 
+// What the backend decided beyond tiles and splits, in words; empty if it describes nothing.
+std::string choice_of(const Plan& plan) { return plan.backend->describe ? plan.backend->describe(plan) : ""; }
+
 // Splits the planner's sentences, which are lines indented by two spaces.
 std::vector<std::string> sentences(std::string_view lines) {
   std::vector<std::string> all;
@@ -57,6 +60,7 @@ Json as_json(const Plan& plan, const std::string& links) {
             {"tile_q", plan.tile_q},
             {"tile_k", plan.tile_k},
             {"splits", plan.splits},
+            {"choice", choice_of(plan)},
             {"workspace_bytes", plan.workspace_bytes},
             {"why", plan.why},
             {"refused", sentences(plan.refused)},
@@ -81,6 +85,7 @@ void print(const Plan& plan, const std::string& links, int depth) {
   if (!depth) row("device", device_text(plan.device));
   row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k,
                            plan.splits, plan.splits == 1 ? "" : "s", plan.kernel));
+  if (const std::string choice = choice_of(plan); !choice.empty()) row("choice", choice);
   row("workspace", bytes_text(double(plan.workspace_bytes)));
   row("work", fmt::format("{} over {}", count_text(c.flops, "FLOP"), count_text(c.pairs, "visible pairs")));
   row("traffic", fmt::format("at least {}, {} FLOP per byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
