@@ -23,6 +23,14 @@
 extern "C" {
 #endif
 
+enum { /* attune_last_code() */
+  ATTUNE_OK,
+  ATTUNE_INVALID,       /* the input is wrong: arguments, a file, an unknown word */
+  ATTUNE_UNSUPPORTED,   /* the input is right, but this backend, build or machine cannot do it */
+  ATTUNE_OUT_OF_MEMORY, /* of the host or of a device */
+  ATTUNE_DEVICE,        /* the driver, the GPU or another process failed */
+  ATTUNE_INTERNAL       /* a bug of this library */
+};
 enum { ATTUNE_FORWARD, ATTUNE_BACKWARD };
 enum { ATTUNE_NONE, ATTUNE_F64, ATTUNE_F32, ATTUNE_F16, ATTUNE_BF16, ATTUNE_E4M3, ATTUNE_I32, ATTUNE_I64 };
 enum { ATTUNE_FULL, ATTUNE_CAUSAL, ATTUNE_WINDOW };
@@ -436,6 +444,7 @@ ATTUNE_API const char* attune_choice_pattern(const attune_choice* choice); /* fo
 ATTUNE_API const char* attune_choice_why(const attune_choice* choice);
 
 ATTUNE_API const char* attune_last_error(void); /* for this thread's last call: a message, or "" after success */
+ATTUNE_API int attune_last_code(void);          /* what kind of failure that is, for programs: ATTUNE_INVALID, ... */
 ATTUNE_API const char* attune_version(void);    /* "0.2.0" */
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import _core, _nothing
+from . import _core, _empty
 from ._arrays import empty, shape_of, stream_of
 from ._spec import Layout, Options, Request, Window, request, scale_of
 
@@ -30,7 +30,7 @@ def _arguments(r: Request, scale: float | None) -> tuple[float, float, float, in
 
 def _check_nothing(r: Request, scale: float | None, q: Any, k: Any, v: Any, **results: Any) -> None:
     *numbers, max_q, max_k = _arguments(r, scale)
-    _nothing.check(r.spec, q, k, v, r.tensors, numbers, (max_q, max_k), **results)
+    _empty.check(r.spec, q, k, v, r.tensors, numbers, (max_q, max_k), **results)
 
 
 def _check_gradient(tensors: tuple[Any, ...]) -> None:

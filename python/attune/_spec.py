@@ -224,7 +224,7 @@ class Spec:
 
     def is_nothing(self, q: Any, k: Any, v: Any) -> bool:
         """Whether there is no query or no key, in tensors with matching shapes: out is 0, lse -inf and every gradient
-        0. The library does not support such problems, so its other checks are done here and in _nothing.check."""
+        0. The library does not support such problems, so its other checks are done here and in _empty.check."""
         dtype, *others = (str(getattr(t, "dtype", "")).rsplit(".", 1)[-1] for t in (q, k, v))
         if dtype not in _FLOATS or others != [dtype, dtype]:
             return False

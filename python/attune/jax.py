@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from . import _core, _nothing
+from . import _core, _empty
 from ._attend import lse_shape
 from ._saved import saved_shapes
 from ._spec import Layout, Options, Spec, Window, from_text, request, scale_of
@@ -180,7 +180,7 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
         raise _core.Error(f"attune: {r.spec.variant!r} has no lse")
     numbers = (scale_of(scale), r.softcap, r.dropout, r.max_q, r.max_k)
     if r.spec.is_nothing(q, k, v):
-        _nothing.check(r.spec, q, k, v, r.tensors, numbers[:3], numbers[3:])
+        _empty.check(r.spec, q, k, v, r.tensors, numbers[:3], numbers[3:])
         nothing = jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
         return (nothing, jnp.full(lse_shape(layout, q.shape), -jnp.inf, jnp.float32)) if return_lse else nothing
     out, lse, *cache = (_append if r.spec.append else _attend)(r.spec.text, numbers, q, k, v, tuple(r.tensors))

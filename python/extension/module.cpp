@@ -163,6 +163,7 @@ PyObject* set_threads(PyObject*, PyObject* given) {
   Py_RETURN_NONE;
 }
 
+PyObject* last_code(PyObject*, PyObject*) { return PyLong_FromLong(attune_last_code()); }
 PyObject* threads(PyObject*, PyObject*) { return PyLong_FromLong(attune_threads()); }
 PyObject* version(PyObject*, PyObject*) { return PyUnicode_FromString(attune_version()); }
 
@@ -175,6 +176,7 @@ PyMethodDef methods[] = {
     {"blocks_build", function(blocks_build), METH_FASTCALL, "Writes block lists by a pattern or a mask."},
     {"run_with_lse", function(run_with_lse), METH_FASTCALL, "As run, of q, k, v, out and None: makes lse, returns it."},
     {"plan", function(plan), METH_VARARGS, "line, device, backend: (backend, workspace bytes, why)."},
+    {"last_code", function(last_code), METH_NOARGS, "What kind of failure the last Error of this thread was."},
     {"set_threads", function(set_threads), METH_VARARGS, "Threads of the CPU; 0: all this process may run on."},
     {"threads", function(threads), METH_NOARGS, "Threads of the CPU."},
     {"xla_handler", function(xla_handler), METH_VARARGS, "A foreign function of XLA: of CUDA, or of the CPU."},

@@ -294,6 +294,7 @@ class Attend(unittest.TestCase):
                 for run in both:
                     with self.subTest(sentence, batch=batch, rows=rows), self.assertRaisesRegex(attune.Error, sentence):
                         run(**named)
+            attune.attend(q, k, v, backend="cpu_backward")  # a known name; which line it supports does not matter here
             wrong = draw(batch, rows + 1, 4, 16)
             for name, run in (("out", lambda: attune.attend(q, k, v, out=wrong)),
                               ("lse", lambda: attune.attend(q, k, v, lse=wrong[..., 0])),

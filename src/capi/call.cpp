@@ -320,4 +320,5 @@ const char* attune_plan_backend(const attune_plan* plan) { return plan ? plan->b
 const char* attune_plan_why(const attune_plan* plan) { return plan ? plan->why.c_str() : ""; }
 void attune_plan_destroy(attune_plan* plan) { delete plan; }
 const char* attune_last_error(void) { return local().last; }
+int attune_last_code(void) { return int(local().code); }
 const char* attune_version(void) { return ATTUNE_VERSION; }

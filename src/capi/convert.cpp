@@ -18,6 +18,8 @@ static_assert(offsetof(attune_problem, dim_v) == sizeof(uint32_t) + offsetof(Pro
 static_assert(offsetof(attune_problem, block_bound) == sizeof(uint32_t) + offsetof(Problem, mask.blocks.bound));
 static_assert(offsetof(attune_problem, options) == sizeof(uint32_t) + offsetof(Problem, options));
 static_assert(offsetof(attune_problem, precision) == sizeof(uint32_t) + offsetof(Problem, precision));
+static_assert(int(Code::invalid) == ATTUNE_INVALID && int(Code::unsupported) == ATTUNE_UNSUPPORTED);
+static_assert(int(Code::out_of_memory) == ATTUNE_OUT_OF_MEMORY && int(Code::internal) == ATTUNE_INTERNAL);
 static_assert(int(DType::i64) == ATTUNE_I64 && int(MaskKind::window) == ATTUNE_WINDOW);
 static_assert(int(Align::absolute) == ATTUNE_ABSOLUTE && int(KeySource::paged) == ATTUNE_PAGED);
 static_assert(int(Reproducible::batch) == ATTUNE_REPRO_BATCH && int(Precision::tf32x3) == ATTUNE_PRECISION_TF32X3);

@@ -71,8 +71,10 @@ TEST_F(Environment, a_forced_backend_is_taken_or_is_an_error) {
   EXPECT_EQ(why(), "reference: selected by name");
   setenv("ATTUNE_BACKEND", "cpu_backward", 1);
   EXPECT_TRUE(why().starts_with("backend 'cpu_backward' does not support: forward f32 b1 h1 q4 k4 d8 full")) << why();
+  EXPECT_EQ(attune_last_code(), ATTUNE_UNSUPPORTED);
   setenv("ATTUNE_BACKEND", "nobody", 1);
   EXPECT_TRUE(why().starts_with("backend 'nobody' is not one of ")) << why();
+  EXPECT_EQ(attune_last_code(), ATTUNE_INVALID);
   ASSERT_EQ(attune_set_threads(101), 0);
   EXPECT_TRUE(call().starts_with("backend 'nobody' is not one of ")) << call();
   attune_set_threads(0);

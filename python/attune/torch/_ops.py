@@ -11,7 +11,7 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
-from .. import _core, _nothing
+from .. import _core, _empty
 from .._attend import lse_shape
 from .._saved import saved_shapes
 from .._spec import WARN, Spec, from_text
@@ -63,7 +63,7 @@ def run(spec: Spec, q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor | 
             found = run(spec.in_any_order, q, k, v, tensors, numbers, lengths, out, lse)
             warn_of_order(refusal)
             return found
-        _nothing.check(spec, q, k, v, tensors, numbers, lengths)
+        _empty.check(spec, q, k, v, tensors, numbers, lengths)
         out.zero_()
         if log_sum is not None:
             log_sum.fill_(-math.inf)
@@ -96,7 +96,7 @@ def run_backward(spec: Spec, d_out: Tensor, d_lse: Tensor | None, q: Tensor, k: 
                                  wanted)
             warn_of_order(refusal)
             return found
-        _nothing.check(spec, q, k, v, tensors, numbers, lengths)
+        _empty.check(spec, q, k, v, tensors, numbers, lengths)
         for gradient in (dq, dk, dv):  # the others are 0
             gradient.zero_()
     return dq, dk, dv, more

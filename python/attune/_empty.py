@@ -7,11 +7,12 @@ import math
 from typing import Any, Sequence
 
 from ._arrays import shape_of
-from ._core import Error, plan
+from ._core import Error, last_code, plan
 from ._spec import NO_LIMIT, TENSORS, Spec
 
 _SHARED = ("bias", "block_begin", "block_begin_k")  # tensors whose axes may be 1 (broadcast)
 _ANY_LINE = "forward f32 b1 h1 q1 k1 d8 full"
+_INVALID = 1  # ATTUNE_INVALID
 
 
 def check(spec: Spec, q: Any, k: Any, v: Any, tensors: Sequence[Any], numbers: Sequence[float],
@@ -45,8 +46,8 @@ def _check_backend(name: str) -> None:
         return
     try:
         plan(_ANY_LINE, None, name)
-    except Error as refusal:
-        if str(refusal).startswith("backend "):  # the refusal of an unknown name, not of a known backend
+    except Error:
+        if last_code() == _INVALID:  # the name is unknown; a backend that does not support the line is known
             raise
 
 
