@@ -47,13 +47,15 @@ Status can_time_module(const BenchRow& row, const Device& device, Mode mode) {
   const std::string_view variant = word(row.problem.variant);
   const bool on_cpu = device.kind == DeviceKind::cpu;
   if (!on_cpu && mode == Mode::graph)
-    return Status::no("not built: modules are timed warm or cold, not in graphs");
+    return Status::unsupported("not built: modules are timed warm or cold, not in graphs");
   if (on_cpu && device.units != this_cpu().units)
-    return Status::no("not built: modules are timed with all ", this_cpu().units, " threads, not ", device.units);
+    return Status::unsupported("not built: modules are timed with all ", this_cpu().units, " threads, not ",
+                               device.units);
   if (s.dtype == DType::f32)
-    return Status::no("not built: modules in f32; modules are checked against themselves in f32");
+    return Status::unsupported("not built: modules in f32; modules are checked against themselves in f32");
   if (s.memory || s.dropout > 0 || (!variant.empty() && variant != "dilated"))
-    return Status::no("not built: modules are timed with plain, dilated or block-sparse self-attention and no dropout");
+    return Status::unsupported(
+        "not built: modules are timed with plain, dilated or block-sparse self-attention and no dropout");
   return Status::good();
 }
 

@@ -14,40 +14,42 @@ namespace attune {
 namespace {
 
 Checked compared(const ModuleRun& run, const ModuleRun& in_f32, int rows) {
-  Checked c{.verdict = "PASS", .rows = rows};
+  Checked c{.verdict = CheckVerdict::pass, .rows = rows};
   std::string where;
   if (const Status s = run.compare(in_f32, c.error, where); !s.ok())
-    return c.verdict = "FAIL", c.error = INFINITY, c.message = s.message, c;
+    return c.verdict = CheckVerdict::fail, c.error = INFINITY, c.message = s.message, c;
   if (!(c.error <= 1))
-    c.verdict = "FAIL", c.message = join(where, ": the difference from f32 is ", c.error, " times the tolerance");
+    c.verdict = CheckVerdict::fail,
+    c.message = join(where, ": the difference from f32 is ", c.error, " times the tolerance");
   return c;
 }
 
 Status judge(ModuleRun& run, ModuleRun& in_f32, int rows, Checked& out) {
   if (Status s = run.once(); !s.ok()) return s;
-  if (Status s = in_f32.once(); !s.ok()) return Status::no("in f32: ", s.message);
+  if (Status s = in_f32.once(); !s.ok()) return s.after("in f32: ");
   out = compared(run, in_f32, rows);
-  return out.verdict == "PASS" ? Status::good() : Status::no("wrong result: ", out.message);
+  return out.verdict == CheckVerdict::pass ? Status::good() : Status::no("wrong result: ", out.message);
 }
 
 void measure_into(Record& r, const BenchRow& row, Bench& bench) {
-  const auto end = [&](const char* status, std::string message) {
+  const auto end = [&](RecordStatus status, std::string message) {
     std::replace(message.begin(), message.end(), '\n', ' ');
     r.status = status, r.message = std::move(message);
   };
   const bool gpu = bench.timer != nullptr;
-  if (const Status s = can_time_module(row, bench.device, bench.mode); !s.ok()) return end("unsupported", s.message);
+  if (const Status s = can_time_module(row, bench.device, bench.mode); !s.ok())
+    return r.left_out = LeftOut::not_built, end(RecordStatus::unsupported, s.message);
   std::optional<cuda::DeviceGuard> use;
   if (gpu) use.emplace(bench.device.index);
   ModuleRun run, in_f32;
   ModulePlace place{.word = bench.device_word};
   if (gpu) place.gpu = bench.device.index, place.stream = bench.timer->stream();
   if (const Status s = run.make(row, place); !s.ok())
-    return end(status_word(s, "unsupported"), s.message);
+    return end(status_of(s, RecordStatus::unsupported), s.message);
   const double needed = 3 * (gpu ? run.tensor_bytes() : run.bytes()), there = available_memory();  // f32 takes 2 of 3
   const auto no_room = [&] {
-    end("oom", join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
-                    " MB available"));
+    end(RecordStatus::oom, join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ",
+                                std::floor(there / 1e6), " MB available"));
   };
   if (needed > there) return no_room();
   try {
@@ -55,12 +57,12 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
     Status s = run.open();
     if (s.ok()) s = run.fill(bench.distribution, bench.seed, r.input_rms);
     if (s.ok()) s = run.once();
-    if (!s.ok()) return end(status_word(s), join("attune: ", s.message));
+    if (!s.ok()) return end(status_of(s), join("attune: ", s.message));
     if (const double bytes = taken.bytes(); bytes >= 0) r.taken_bytes = std::max(0., bytes - run.tensor_bytes());
     if (bench.check) s = in_f32.make_f32(run);
     if (bench.check && s.ok()) s = in_f32.open();
     if (bench.check && s.ok()) s = in_f32.take_inputs(run);
-    if (!s.ok()) return end(status_word(s), join("in f32: ", s.message));
+    if (!s.ok()) return end(status_of(s), join("in f32: ", s.message));
   } catch (const std::bad_alloc&) {
     return no_room();
   }
@@ -70,9 +72,9 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   if (const CpuKernels* k = gpu ? nullptr : best_kernels(row.problem.dtype.kv, bench.device.features))
     r.kernels = {k->isa};
   const int rows = row.problem.batch * row.problem.len_q;
-  r.parity = {.verdict = "UNCHECKED", .message = "not asked for"};
+  r.parity = {.verdict = CheckVerdict::unchecked, .message = "not asked for"};
   if (const Status s = bench.check ? judge(run, in_f32, rows, r.parity) : Status::good(); !s.ok())
-    return end(status_word(s), join("attune: ", s.message));
+    return end(status_of(s), join("attune: ", s.message));
   const Subject subject{.name = r.subject,
                         .context = &run,
                         .run = [](void* c) { return static_cast<ModuleRun*>(c)->run(); },
@@ -87,14 +89,14 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   note_readings(r, subject, bench);
   note_timing(r, timings[0], module_cost(row), row.problem.dtype.kv, bench);
   sustain(r, subject, bench);
-  if (r.status != "ok" || !bench.check || bench.distribution == Distribution::zeros) return;
+  if (r.status != RecordStatus::ok || !bench.check || bench.distribution == Distribution::zeros) return;
   Checked again;
   Status s = run.negate_input();
   if (s.ok()) s = in_f32.negate_input();
   if (s.ok()) s = judge(run, in_f32, rows, again);
   if (!s.ok()) {
-    r.parity = again, r.parity.verdict = "FAIL", r.parity.mistake = "cached-result";
-    end("failed", join("attune: with other inputs, after the timing: ", s.message));
+    r.parity = again, r.parity.verdict = CheckVerdict::fail, r.parity.mistake = "cached-result";
+    end(RecordStatus::failed, join("attune: with other inputs, after the timing: ", s.message));
   }
 }
 

@@ -15,7 +15,6 @@
 #include "tool/bench/estimate.h"
 #include "tool/subjects/gpu_workload.h"
 #include "tool/timing/peak.h"
-#include "tool/record/provenance.h"
 #include "tool/subjects/ring_run.h"
 #include "tool/check/spot.h"
 #include "tool/text.h"
@@ -53,13 +52,6 @@ struct BackendRun {
             .why = [](void* c) { return static_cast<BackendRun*>(c)->status.message; }};
   }
 };
-
-// Joins a refusal by all backends and its indented reasons into one line.
-std::string one_line(std::string text) {
-  for (size_t at; (at = text.find("\n  ")) != std::string::npos;) text.replace(at, 3, "; ");
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
 
 // Root mean square of up to a few thousand elements, spread over the whole tensor.
 double input_rms(const Tensor& t) {
@@ -115,12 +107,12 @@ struct RowRun {
     if (work) r.input_rms = input_rms(work->args[Role::q]);
     return r;
   }
-  void end(Record& r, const char* status, const std::string& message) {
+  void end(Record& r, RecordStatus status, const std::string& message) {
     r.status = status, r.message = one_line(message);
   }
   bool failed(const Status& s, const char* what) {
     if (s.ok()) return false;
-    end(add("attune"), status_word(s), join(what, s.message));
+    end(add("attune"), status_of(s), join(what, s.message));
     return true;
   }
 
@@ -134,7 +126,8 @@ struct RowRun {
     if (!shorter) return false;
     skipped = true;
     const std::string line = name(shorter->problem);
-    end(add(std::string(subject)), "oom", join(subject, ": not tried: not enough memory for the shorter ", line));
+    end(add(std::string(subject)), RecordStatus::oom,
+        join(subject, ": not tried: not enough memory for the shorter ", line));
     return true;
   }
 
@@ -142,13 +135,17 @@ struct RowRun {
   std::vector<Plan> plans() {
     std::vector<Plan> made;
     const Status ranks = is_ring(problem) ? can_time_ring(problem, bench.device, bench.mode) : Status::good();
-    if (!ranks.ok()) return end(add("attune"), "unsupported", ranks.message), made;
+    if (!ranks.ok()) {
+      Record& r = add("attune");
+      r.left_out = LeftOut::not_built, end(r, RecordStatus::unsupported, ranks.message);
+      return made;
+    }
     for (const std::string& word : wanted_backends(problem, bench)) {
       Plan plan;
       Planner by = planner(word);
       if (is_ring(problem)) by.device = rank_device(bench.device, problem);
       if (const Status s = by.plan(problem, plan); !s.ok())
-        end(add(word.empty() ? "attune" : word), "unsupported", s.message);
+        end(add(word.empty() ? "attune" : word), RecordStatus::unsupported, s.message);
       else if (is_planned(made, plan.backend)) continue;  // the planner's choice is also requested by name
       else if (!skip_too_long(plan.backend->name)) made.push_back(std::move(plan));
     }
@@ -160,7 +157,7 @@ struct RowRun {
     std::optional<double> of_gpu;
     if (on_gpu()) of_gpu = double(bench.timer->facts().free_bytes);
     const auto no_room = [&] {
-      end(add("attune"), "oom",
+      end(add("attune"), RecordStatus::oom,
           join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ", std::floor(there / 1e6),
                " MB available", of_gpu ? join(", ", std::floor(*of_gpu / 1e6), " MB on the GPU") : ""));
       return false;
@@ -221,17 +218,19 @@ struct RowRun {
   // returned.
   void explain(Record& r, const std::function<Status()>& fetch, const Args& results) {
     if (gpu)
-      if (const Status s = fetch(); !s.ok()) return end(r, "failed", join(r.subject, ": wrong result: ", s.message));
+      if (const Status s = fetch(); !s.ok()) 
+        return end(r, RecordStatus::failed, join(r.subject, ": wrong result: ", s.message));
     const Mistake m = diagnose(whole, results);
     r.parity.mistake = m.name;
     std::string sentence = m.sentence;
     host_clock().rest(50e6);
     const bool drained = !gpu || cuda::wait_all(bench.device.index).ok();
-    if (drained && fetch().ok() && spot_check(whole, results, bench.seed, 6).verdict == "PASS")
+    if (drained && fetch().ok() && spot_check(whole, results, bench.seed, 6).verdict == CheckVerdict::pass)
       r.parity.mistake = "enqueue-only",
       sentence = gpu ? "its work is not on the given stream" : "the call returns before its work is done";
-    end(r, "failed", join(r.subject, ": wrong result: ", r.parity.message,
-                          r.parity.mistake.empty() ? "" : join("; explained by ", r.parity.mistake, ": ", sentence)));
+    end(r, RecordStatus::failed,
+        join(r.subject, ": wrong result: ", r.parity.message,
+             r.parity.mistake.empty() ? "" : join("; explained by ", r.parity.mistake, ": ", sentence)));
   }
 
   // Checking a row costs a walk over all keys in double, so fewer rows are sampled for long sequences. All subjects are
@@ -245,10 +244,10 @@ struct RowRun {
   // Checks a subject. A correct one is queued for timing; a wrong one becomes a record of a failure.
   void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
     r.parity = bench.check ? spot_check(whole, once.results, bench.seed, rows_drawn())
-                           : Checked{.verdict = "UNCHECKED", .message = "not asked for"};
+                           : Checked{.verdict = CheckVerdict::unchecked, .message = "not asked for"};
     count_adaptive(r, once.results);
     count_reads(r, once.results);
-    if (r.parity.verdict == "FAIL") return explain(r, fetch, once.results);
+    if (r.parity.verdict == CheckVerdict::fail) return explain(r, fetch, once.results);
     record_of.push_back(size_t(&r - records.data()));
     subjects.push_back(std::move(subject));
     onces.push_back(std::move(once));
@@ -277,14 +276,15 @@ struct RowRun {
     constexpr int kRows = 3;
     for (size_t n = 0; n < onces.size(); ++n) {
       Record& r = records[record_of[n]];
-      if (r.status != "ok" || r.parity.verdict != "PASS") continue;
-      if (const Status s = onces[n].run(kRows); !s.ok()) { end(r, "failed", s.message); continue; }
+      if (r.status != RecordStatus::ok || r.parity.verdict != CheckVerdict::pass) continue;
+      if (const Status s = onces[n].run(kRows); !s.ok()) { end(r, RecordStatus::failed, s.message); continue; }
       const Checked again = spot_check(whole, onces[n].results, bench.seed, kRows);
-      if (again.verdict != "FAIL") continue;
-      r.parity.verdict = "FAIL", r.parity.message = again.message, r.parity.error = again.error;
+      if (again.verdict != CheckVerdict::fail) continue;
+      r.parity.verdict = CheckVerdict::fail, r.parity.message = again.message, r.parity.error = again.error;
       r.parity.mistake = "cached-result";
-      end(r, "failed", join(r.subject, ": with other inputs, after the timing, the result is wrong: cached-result: ",
-                            again.message));
+      end(r, RecordStatus::failed,
+          join(r.subject, ": with other inputs, after the timing, the result is wrong: cached-result: ",
+               again.message));
     }
   }
 
@@ -306,15 +306,18 @@ struct RowRun {
   }
 
   void add_peer(const attune_peer& peer) {
-    if (skip_too_long(peer.name)) return;
+    if (skip_too_long(peer.name)) return void(records.back().peer = true);
     Record& r = add(peer.name);
+    r.peer = true;
     const Args results = gpu ? peer_results : work->other_outputs();
     Args judged = gpu ? work->args : results;
     if (problem.pass == Pass::forward) judged[Role::lse] = {};  // peers compute out only
     PeerRun& run = *theirs.emplace_back(std::make_unique<PeerRun>(peer));
-    auto no = [&](const Status& s, const char* word) { end(r, status_word(s, word), s.message), theirs.pop_back(); };
-    if (const Status s = set_up(run, results); !s.ok()) return no(s, "unsupported");
-    r.why = join("a peer", run.note().empty() ? "" : ": ", run.note());
+    const auto no = [&](const Status& s, RecordStatus otherwise) {
+      end(r, status_of(s, otherwise), s.message), theirs.pop_back();
+    };
+    if (const Status s = set_up(run, results); !s.ok()) return no(s, RecordStatus::unsupported);
+    r.note = run.note(), r.why = join("a peer", r.note.empty() ? "" : ": ", r.note);
     r.provenance.peers = peer.version;
     const auto fetch = [this, &run, results] {
       if (Status s = run.fetch(); !s.ok() || !gpu) return s;
@@ -328,7 +331,7 @@ struct RowRun {
       if (Status s = run.fetch(); !s.ok() || !gpu) return s;
       return fetch_rows(results, rows);
     };
-    if (const Status s = once(rows_drawn()); !s.ok()) return no(s, "failed");
+    if (const Status s = once(rows_drawn()); !s.ok()) return no(s, RecordStatus::failed);
     r.taken_bytes = run.taken_bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject());
     take(r, run.subject(), {once, judged}, fetch);
@@ -348,19 +351,23 @@ struct RowRun {
     if (!on_gpu())
       if (const CpuKernels* k = best_kernels(problem.dtype.kv, bench.device.features)) r.kernels = {k->isa};
     r.workspace_bytes = plan.workspace_bytes;
+    const auto no_room = [&] {
+      end(r, RecordStatus::oom,
+          join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
+    };
     // Linux overcommits memory and kills the process that touches it.
     if (!on_gpu() && double(r.workspace_bytes) > available_memory())
-      return end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
+      return no_room();
     const PeakMemory taken(on_gpu() ? bench.device.index : -1);
     try {
       ours.push_back(std::make_unique<BackendRun>(std::move(plan), sets(), stream()));
     } catch (const std::bad_alloc&) {
-      return end(r, "oom", join(r.subject, ": not enough memory for a workspace of ", r.workspace_bytes, " bytes"));
+      return no_room();
     }
     BackendRun& run = *ours.back();
     if (!run.status.ok())
-      return end(r, status_word(run.status), join(r.subject, ": a workspace of ", r.workspace_bytes, " bytes: ",
-                                                  run.status.message));
+      return end(r, status_of(run.status),
+                 join(r.subject, ": a workspace of ", r.workspace_bytes, " bytes: ", run.status.message));
     const auto fetch = [this] { return gpu ? gpu->fetch(gpu->args()) : Status::good(); };
     const auto once = [this, &run](int rows) {
       if (!gpu) work->poison_outputs();
@@ -370,7 +377,7 @@ struct RowRun {
       run.next = 0;
       return gpu ? fetch_rows(gpu->args(), rows) : Status::good();
     };
-    if (const Status s = once(rows_drawn()); !s.ok()) return end(r, status_word(s), s.message);
+    if (const Status s = once(rows_drawn()); !s.ok()) return end(r, status_of(s), s.message);
     r.taken_bytes = taken.bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject()), run.next = 0;
     take(r, run.subject(), {once, work->args}, fetch);
@@ -385,13 +392,13 @@ struct RowRun {
       rings.push_back(std::make_unique<RingRun>(std::move(plan), work->args, work->outputs(), bench.layout,
                                                 gpu ? &gpu->args() : nullptr, stream()));
     } catch (const std::bad_alloc&) {
-      return end(r, "oom", join(r.subject, ": not enough memory for the shards of all ranks"));
+      return end(r, RecordStatus::oom, join(r.subject, ": not enough memory for the shards of all ranks"));
     }
     RingRun& run = *rings.back();
     r.workspace_bytes = run.workspace_bytes();
     Status ready = run.open();
     if (ready.ok()) ready = run.cut();  // before PeakMemory: shards are inputs and outputs, not what a call takes
-    if (!ready.ok()) return end(r, status_word(ready), join(r.subject, ": ", ready.message));
+    if (!ready.ok()) return end(r, status_of(ready), join(r.subject, ": ", ready.message));
     const PeakMemory taken(on_gpu() ? bench.device.index : -1);
     const auto once = [this, &run](int) {
       work->poison_outputs();
@@ -399,7 +406,7 @@ struct RowRun {
       if (!run.run()) return run.status();
       return run.gather();
     };
-    if (const Status s = once(0); !s.ok()) return end(r, status_word(s), s.message);
+    if (const Status s = once(0); !s.ok()) return end(r, status_of(s), s.message);
     r.taken_bytes = taken.bytes();
     if (on_gpu() && r.taken_bytes >= 0) r.taken_bytes += double(run.workspace_bytes());  // allocated before PeakMemory
     r.why = join(run.plan().why, "; ranks are threads of this process, with ",
@@ -446,7 +453,7 @@ struct RowRun {
 
   void compare() {
     const auto is_good = [](const Record& r) {
-      return !r.samples_ns.empty() && (r.status == "ok" || r.status == "interrupted");
+      return !r.samples_ns.empty() && (r.status == RecordStatus::ok || r.status == RecordStatus::interrupted);
     };
     const Record* base = nullptr;
     for (size_t n = 0; n < subjects.size(); ++n) {
@@ -454,11 +461,11 @@ struct RowRun {
       if (is_good(r) && (!base || (n < peers && r.median_ns < base->median_ns))) base = &r;
     }
     for (const Record& r : records)
-      if (r.subject == bench.baseline && r.status != "unsupported") base = &r;
+      if (r.subject == bench.baseline && r.status != RecordStatus::unsupported) base = &r;
     if (!base || !is_good(*base)) return;
     for (const size_t n : record_of) {
       Record& r = records[n];
-      if (&r == base || r.samples_ns.empty() || r.status == "failed") continue;
+      if (&r == base || r.samples_ns.empty() || r.status == RecordStatus::failed) continue;
       r.baseline = base->subject;
       r.ratio = median_ratio(base->samples_ns, r.samples_ns);
       r.verdict = name(verdict(r.ratio, kPracticalMargin, r.aa_spread));
@@ -485,7 +492,7 @@ struct RowRun {
       Record& r = records[record_of[n]];
       note_readings(r, subjects[n], bench);
       note_timing(r, timings[n], c, problem.dtype.kv, bench, n < peers);
-      if (on_gpu() && r.status == "refused") explain_rate(r, subjects[n]);
+      if (on_gpu() && r.status == RecordStatus::refused) explain_rate(r, subjects[n]);
       sustain(r, subjects[n], bench);
     }
     check_again();
@@ -495,97 +502,12 @@ struct RowRun {
 
 }  // namespace
 
-void know_machine(Bench& bench) {
-  const bool gpu = bench.timer != nullptr;
-  if (!bench.ceilings)
-    bench.ceilings = gpu ? measure_gpu_ceilings(*bench.timer) : measure_ceilings(bench.device, bench.device.units);
-  if (!bench.floor_ns) {
-    const Subject empty = gpu ? bench.timer->empty_kernel() : Subject{};
-    bench.floor_ns = floor_ns(bench.timing, host_clock(), gpu ? &empty : nullptr);
-  }
-}
-
-void note_readings(Record& r, const Subject& subject, const Bench& bench) {
-  if (!bench.timer) return;
-  const Readings seen = bench.timer->readings(subject);
-  r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
-  constexpr uint64_t kSetByUser = 0x02;  // nvmlClocksEventReasonApplicationsClocksSetting
-  if (!r.provenance.clocks.empty())
-    r.provenance.clocks = join(seen.reasons & kSetByUser ? "set by a user, " : "free, ", r.provenance.clocks);
-}
-
-void sustain(Record& r, const Subject& subject, Bench& bench) {
-  if (!bench.timer || bench.energy_seconds <= 0 || r.status != "ok") return;
-  Sustained s;
-  if (const Status ran = bench.timer->sustain(subject, bench.energy_seconds, s); !ran.ok()) {
-    r.status = "failed", r.message = one_line(join(r.subject, ": ", ran.message));
-    return;
-  }
-  r.sustained_ns = s.ns, r.joules = s.joules, r.sustained_watts = s.watts;
-}
-
-void note_timing(Record& r, const Timing& t, const Cost& c, DType of_keys, const Bench& bench, bool peer) {
-  r.samples_ns = t.samples, r.samples_mhz = t.mhz;
-  r.calls = t.calls, r.late_batches = t.late_batches;
-  r.ended_by = t.ended_by;
-  r.warm_up_s = t.warm_up_s;
-  r.flops = c.flops, r.bytes = c.bytes;
-  const Ceiling& ceiling = bench.ceilings->of(of_keys);
-  r.ceiling = ceiling.instruction, r.ceiling_gflops = ceiling.gflops, r.copy_gbs = bench.ceilings->copy_gbs;
-  r.floor_ns = peer ? *bench.peer_floor_ns : *bench.floor_ns;
-  r.aa_spread = bench.aa_spread.value_or(0);
-  if (!t.status.ok()) { r.status = "failed", r.message = one_line(t.status.message); return; }
-  if (t.ended_by == "interrupt") r.status = "interrupted";
-  derive(r);
-}
-
-std::vector<std::string> wanted_backends(const Problem& p, const Bench& bench) {
-  std::vector<std::string> wanted;
-  for (const std::string& word : bench.backends) {
-    if (word != "all") { wanted.push_back(word); continue; }
-    for (const Backend* b : backends())
-      if (!b->only_by_name && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
-  }
-  if (wanted.empty()) {
-    wanted.emplace_back();
-    if (bench.beside)
-      for (const Backend* b : backends())
-        if (bench.beside(p, b->name) && b->supports(p, bench.device).ok()) wanted.emplace_back(b->name);
-  }
-  // The baseline of the ratios is always measured too.
-  if (const Backend* base = find_backend(bench.baseline); base && base->supports(p, bench.device).ok())
-    if (std::find(wanted.begin(), wanted.end(), base->name) == wanted.end()) wanted.emplace_back(base->name);
-  return wanted;
-}
-
-const char* status_word(const Status& s, const char* otherwise) {
-  for (const char* lack : {"out of memory", "could not be allocated", "can't allocate memory", "MemoryError"})
-    if (s.message.find(lack) != s.message.npos) return "oom";
-  return otherwise;
-}
-
-Record blank_record(const BenchRow& row, const Bench& bench) {
-  Record r;
-  r.run = bench.run;
-  r.problem = row.label.empty() ? name(row.problem) : row.label, r.pattern = row.pattern;
-  r.device = bench.device_word;
-  r.mode = name(bench.mode), r.rest_s = bench.timing.rest_seconds, r.heat_s = bench.timing.heat_seconds;
-  r.layout = name(bench.layout), r.distribution = name(bench.distribution);
-  r.seed = bench.seed;
-  r.threads = bench.device.kind == DeviceKind::cuda ? 0 : bench.device.units;
-  const Problem whole = whole_problem(row.problem);
-  r.tensor_bytes = estimated_bytes(whole), r.scores_bytes = scores_bytes(whole), r.cache_bytes = cache_bytes(whole);
-  r.provenance = bench.provenance;
-  r.provenance.time = utc_now();
-  return r;
-}
-
 std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
   RowRun row{problem, bench};
   row.run();
   for (Record& r : row.records) {
     r.row_records = int(row.records.size());
-    if (r.status == "oom" && !no_room_for(problem, r.subject, bench.too_long))
+    if (r.status == RecordStatus::oom && !no_room_for(problem, r.subject, bench.too_long))
       bench.too_long.push_back({problem, r.subject});
   }
   return std::move(row.records);

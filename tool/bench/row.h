@@ -65,9 +65,11 @@ void note_timing(Record&, const Timing&, const Cost&, DType of_keys, const Bench
 // by name; "" is the planner's choice.
 std::vector<std::string> wanted_backends(const Problem&, const Bench&);
 
-// Maps an error to a record's status: "oom" if the message reports lack of memory, in our words or those of torch and
-// Python. An illegal memory access, which every later call on that GPU repeats, is not "oom".
-const char* status_word(const Status&, const char* otherwise = "failed");
+// Joins a refusal by all backends and its indented reasons into one line.
+std::string one_line(std::string text);
+
+// The status of a record for this failure: oom if memory was lacking.
+RecordStatus status_of(const Status&, RecordStatus otherwise = RecordStatus::failed);
 
 // A record with everything known before the row is measured.
 Record blank_record(const BenchRow&, const Bench&);

@@ -21,10 +21,6 @@ std::string chosen(const Problem& p, const Bench& b) {
   return planner.plan(p, plan).ok() ? std::string(plan.backend->name) : "attune";
 }
 
-bool is_left_out(const Record& r) {
-  return r.message.starts_with("not built: ") || r.message.starts_with("not tried: ");
-}
-
 // True if every subject requested now has a record. A record of "attune" stands for the whole row, which did not fit or
 // failed; as the planner's refusal it counts only for rows that leave the choice to the planner. Peers run only if some
 // backend supported the row.
@@ -34,13 +30,13 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
     return it == made.end() ? nullptr : &*it;
   };
   const Record* const whole = find("attune");
-  if (whole && (whole->status != "unsupported" || is_left_out(*whole))) return true;
+  if (whole && (whole->status != RecordStatus::unsupported || whole->left_out != LeftOut::no)) return true;
   if (!row.label.empty()) return false;
   bool taken = false;
   for (const std::string& word : wanted_backends(row.problem, b)) {
     const Record* const r = find(word.empty() ? chosen(row.problem, b) : word);
     if (!r) return false;
-    taken = taken || r->status != "unsupported";
+    taken = taken || r->status != RecordStatus::unsupported;
   }
   return !taken || std::all_of(b.peers.begin(), b.peers.end(), [&](const attune_peer* p) { return find(p->name); });
 }
@@ -50,22 +46,23 @@ double seconds_of(const BenchRow& row, const Bench& b) {
   return estimated_seconds(row.problem, b, b.peers.size());
 }
 
-Record left_out(const BenchRow& row, const Bench& b, std::string why) {
+Record left_out(const BenchRow& row, const Bench& b, LeftOut as, std::string why) {
   Record r = blank_record(row, b);
-  r.subject = "attune", r.status = "unsupported", r.message = std::move(why), r.row_records = 1;
+  r.subject = "attune", r.row_records = 1;
+  r.status = RecordStatus::unsupported, r.left_out = as, r.message = join(name(as), ": ", why);
   return r;
 }
 
 std::vector<Record> not_built(const BenchRow& row, const Bench& b) {
-  Record r = left_out(row, b, join("not built: ", row.not_built));
+  Record r = left_out(row, b, LeftOut::not_built, row.not_built);
   r.tensor_bytes = r.scores_bytes = r.cache_bytes = 0;
   return {std::move(r)};
 }
 
 std::vector<Record> too_slow(const BenchRow& row, const Bench& b) {
-  return {left_out(row, b, join("not tried: one call is estimated at ", seconds_text(call_seconds(row.problem, b)),
-                                ", suites allow ", seconds_text(row.most_call_s),
-                                "; give it as a problem line to measure it"))};
+  return {left_out(row, b, LeftOut::not_tried,
+                   join("one call is estimated at ", seconds_text(call_seconds(row.problem, b)), ", suites allow ",
+                        seconds_text(row.most_call_s), "; give it as a problem line to measure it"))};
 }
 
 }  // namespace

@@ -34,10 +34,10 @@ bool near(double a, double b, double relative, double absolute = 0) {
 }
 
 bool is_gpu(const Record& r) { return r.device.starts_with("cuda"); }
-bool is_peer(const Record& r) { return r.why.starts_with("a peer"); }
 // An interrupted record counts as far as it got: others of its row are compared with it.
 bool was_timed(const Record& r) {
-  return r.status == "ok" || r.status == "refused" || (r.status == "interrupted" && !r.samples_ns.empty());
+  return r.status == RecordStatus::ok || r.status == RecordStatus::refused ||
+         (r.status == RecordStatus::interrupted && !r.samples_ns.empty());
 }
 
 // True if the driver could name the kernels of a call: cuFuncGetName needs CUDA 12.3.
@@ -65,12 +65,11 @@ struct Auditor {
   }
 
   void status() const {
-    constexpr std::string_view kKnown[] = {"ok", "unsupported", "oom", "failed", "interrupted", "refused"};
-    if (std::find(std::begin(kKnown), std::end(kKnown), r.status) == std::end(kKnown))
-      wrong("unknown-status", "status '", r.status, "' is not one of ok, unsupported, oom, failed, interrupted, ",
-            "refused");
-    else if (r.status != "ok" && r.status != "interrupted" && r.message.empty())
-      wrong("no-reason", "status ", r.status, " without a message");
+    if (r.status == RecordStatus::other)
+      wrong("unknown-status", "status '", r.status.text(), "' is not one of ok, unsupported, oom, failed, ",
+            "interrupted, refused");
+    else if (r.status != RecordStatus::ok && r.status != RecordStatus::interrupted && r.message.empty())
+      wrong("no-reason", "status ", r.status.text(), " without a message");
   }
 
   void source() const {
@@ -85,7 +84,7 @@ struct Auditor {
 
   void samples() const {
     const std::vector<double>& all = r.samples_ns;
-    if (all.empty()) return wrong("no-samples", "status ", r.status, " without samples");
+    if (all.empty()) return wrong("no-samples", "status ", r.status.text(), " without samples");
     for (const double s : all)
       if (!(s > 0) || !std::isfinite(s)) return wrong("impossible-sample", "a sample of ", s, " ns");
     if (all.size() < 3)
@@ -169,26 +168,27 @@ struct Auditor {
   void roofline() const {
     if (r.ceiling_gflops <= 0 && r.copy_gbs <= 0)
       return caution("missing-roofline", "no ceiling of the machine was measured, so the rate cannot be judged");
-    if (r.status == "refused") return;
+    if (r.status == RecordStatus::refused) return;
     Record again = r;
     derive(again);
-    if (again.status == "refused")
+    if (again.status == RecordStatus::refused)
       wrong(again.near_floor ? "enqueue-only" : "above-roofline", again.message.substr(again.subject.size() + 2));
-    else if (!is_peer(r) && r.floor_ns > 0 && r.median_ns < 0.5 * r.floor_ns)
+    else if (!r.peer && r.floor_ns > 0 && r.median_ns < 0.5 * r.floor_ns)
       wrong("enqueue-only", "the median is below half of an empty call: the timer did not wait for the work");
   }
 
   void parity() const {
     const Checked& c = r.parity;
-    if (c.verdict == "FAIL") return wrong("forged-parity", "status ok, but the result was wrong (", c.message, ")");
+    if (c.verdict == CheckVerdict::fail)
+      return wrong("forged-parity", "status ok, but the result was wrong (", c.message, ")");
     Problem p;
-    const bool excused = c.message.find("cannot be drawn") != c.message.npos && parse(r.problem, p).ok() &&
-                         !can_draw(whole_problem(p)).ok();
-    if (c.verdict == "UNCHECKED" && excused)
+    const bool excused = parse(r.problem, p).ok() && !can_draw(whole_problem(p)).ok();
+    if (c.verdict == CheckVerdict::unchecked && excused)
       return caution("skipped-parity", "the result was not checked: ", c.message);
-    if (c.verdict != "PASS" || c.rows < 1)
-      return wrong("skipped-parity", "the result was not checked (", c.verdict.empty() ? "no verdict" : c.verdict, ", ",
-                   c.rows, " rows); a skipped check is not a pass");
+    if (c.verdict != CheckVerdict::pass || c.rows < 1)
+      return wrong("skipped-parity", "the result was not checked (",
+                   c.verdict == CheckVerdict::none ? "no verdict" : c.verdict.text(), ", ", c.rows,
+                   " rows); a skipped check is not a pass");
     if (!(c.error <= 1)) wrong("forged-parity", "verdict PASS with an error of ", c.error, " times the tolerance");
   }
 
@@ -202,7 +202,7 @@ struct Auditor {
       if (what) wrong("cpu-on-gpu", "the device is ", r.device, ", but ", what);
       Problem p;
       const bool captured = parse(r.problem, p).ok() && !is_ring(p);  // ranks and modules are not; peers may not be
-      if (r.version >= 2 && captured && !is_peer(r) && r.kernels.empty() && names_kernels(r.provenance))
+      if (r.version >= 2 && captured && !r.peer && r.kernels.empty() && names_kernels(r.provenance))
         wrong("missing-kernels", "the device is ", r.device, ", but no kernel is named");
     } else if (!r.samples_mhz.empty() || r.threads == 0) {
       wrong("gpu-on-cpu", "the device is ", r.device, ", but the record has GPU clocks or no threads");
@@ -242,9 +242,9 @@ struct Auditor {
     const bool readable = parse(r.problem, p).ok();
     BenchRow module;
     const bool is_module = !readable && parse_module_row(r.problem, module).ok();
-    if (!readable && !is_module && r.status != "unsupported")
+    if (!readable && !is_module && r.status != RecordStatus::unsupported)
       wrong("bad-problem", "'", r.problem, "' is not a problem line");
-    if (r.status == "interrupted") caution("unfinished-row", "the run was interrupted");
+    if (r.status == RecordStatus::interrupted) caution("unfinished-row", "the run was interrupted");
     if (!was_timed(r)) return;
     samples();
     density();
@@ -258,7 +258,7 @@ struct Auditor {
       wrong("forged-flops", "flops per call are recorded as ", r.flops, ", but the module has ", is);
     rates();
     roofline();
-    if (r.status != "ok") return;
+    if (r.status != RecordStatus::ok) return;
     parity();
     place();
     inputs();
@@ -289,10 +289,11 @@ void audit_ratio(const Auditor& a, std::span<const Line> row) {
     const Record& o = other.record;
     if (!was_timed(o) || o.samples_ns.empty()) continue;
     if (o.subject == r.baseline) base = &o;
-    if (is_peer(o) && o.status == "ok" && (!best || o.median_ns < best->median_ns)) best = &o;
+    if (o.peer && o.status == RecordStatus::ok && (!best || o.median_ns < best->median_ns)) best = &o;
   }
   if (!base) return a.wrong("missing-baseline", "the baseline ", r.baseline, " was not measured in the same row");
-  if (base->parity.verdict == "FAIL") a.wrong("slow-baseline", "the baseline ", r.baseline, " computed a wrong result");
+  if (base->parity.verdict == CheckVerdict::fail)
+    a.wrong("slow-baseline", "the baseline ", r.baseline, " computed a wrong result");
   const Ratio again = median_ratio(base->samples_ns, r.samples_ns);
   if (!near(r.ratio.value, again.value, 2e-3)) {
     a.wrong("forged-ratio", "recorded as ", r.ratio.value, " times as fast as ", r.baseline,
@@ -307,7 +308,7 @@ void audit_ratio(const Auditor& a, std::span<const Line> row) {
   }
   if (const std::string is = name(verdict(r.ratio, 0.01, r.aa_spread)); is != r.verdict)
     a.wrong("forged-verdict", "recorded as ", r.verdict, ", but the ratio and the A/A spread give ", is);
-  if (best && is_peer(*base) && best != base && best->median_ns < base->median_ns / (1.01 + r.aa_spread)) {
+  if (best && base->peer && best != base && best->median_ns < base->median_ns / (1.01 + r.aa_spread)) {
     const bool changes = r.verdict == "FASTER" && best->median_ns < r.median_ns && best != &r;
     if (changes)
       a.wrong("slow-baseline", "FASTER than ", r.baseline, ", but slower than ", best->subject, " in the same row");

@@ -174,22 +174,24 @@ void on_all_cores(size_t count, const F& f) {
 
 Status can_draw(const Problem& p) {
   for (const Option o : {Option::accumulate, Option::append, Option::rotary, Option::rotary_half, Option::descale})
-    if (p.has(o)) return Status::no("rows cannot be drawn with the option ", name(o), ": use attune parity");
+    if (p.has(o)) return Status::unsupported("rows cannot be drawn with the option ", name(o), ": use attune parity");
   const std::string_view variant = word(p.variant);
   if (variant.empty()) return Status::good();
   if (variant == "adaptive" && p.pass == Pass::backward)
-    return Status::no("rows cannot be drawn from gradients that pass through scores of blocks: use attune parity");
+    return Status::unsupported(
+        "rows cannot be drawn from gradients that pass through scores of blocks: use attune parity");
   if (variant == "adaptive") return Status::good();
   if (variant == "nsa") return can_draw_nsa(p);
-  if (variant != "dilated") return Status::no("rows cannot be drawn from ", variant, ": use attune parity");
+  if (variant != "dilated") return Status::unsupported("rows cannot be drawn from ", variant, ": use attune parity");
   if (is_one_softmax(p)) return Status::good();
-  return Status::no("rows cannot be drawn from branches with a softmax each: use attune parity");
+  return Status::unsupported("rows cannot be drawn from branches with a softmax each: use attune parity");
 }
 
 Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
-  if (const Status s = can_draw(p); !s.ok()) return {"UNCHECKED", 0, 0, s.message, ""};
+  if (const Status s = can_draw(p); !s.ok()) return {CheckVerdict::unchecked, 0, 0, s.message, ""};
   const bool nsa = word(p.variant) == "nsa";
-  if (nsa && !has_chosen_blocks(p, a)) return {"FAIL", 1e9, 0, "the list of selected blocks is missing", ""};
+  if (nsa && !has_chosen_blocks(p, a))
+    return {CheckVerdict::fail, 1e9, 0, "the list of selected blocks is missing", ""};
   const bool keys = p.pass == Pass::backward;
   std::vector<Drawn> all = draw_rows(p, a, seed, rows, keys);
   // Rows are independent and each is a walk over the keys, so the check runs on all cores.
@@ -203,14 +205,14 @@ Checked spot_check(const Problem& p, const Args& a, uint64_t seed, int rows) {
   };
   on_all_cores(all.size(), [&](size_t n) { judge(all[n]); });
 
-  Checked c{.verdict = "PASS"};
+  Checked c{.verdict = CheckVerdict::pass};
   for (const Drawn& d : all) {
     ++c.rows;
     if (d.error <= c.error) continue;  // false for NaN, which then counts as the largest
     c.error = std::isfinite(d.error) ? d.error : 1e9;
     if (!(d.error <= 1))
-      c.verdict = "FAIL", c.message = join(d.what, " row ", d.row, " of batch ", d.b, ", head ", d.h, " is off by ",
-                                           c.error, " times what rounding allows");
+      c.verdict = CheckVerdict::fail, c.message = join(d.what, " row ", d.row, " of batch ", d.b, ", head ", d.h,
+                                                       " is off by ", c.error, " times what rounding allows");
   }
   return c;
 }

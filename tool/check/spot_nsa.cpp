@@ -63,8 +63,9 @@ double length_of(const Row& x) { return std::sqrt(dot(x, x)); }
 Status can_draw_nsa(const Problem& p) {
   const Phi phi = nsa_of(p).phi;
   if (phi != Phi::mean && phi != Phi::none)
-    return Status::no("rows cannot be drawn from compressions that have weights: use attune parity");
-  if (p.keys != KeySource::linear) return Status::no("rows cannot be drawn from nsa with lengths: use attune parity");
+    return Status::unsupported("rows cannot be drawn from compressions that have weights: use attune parity");
+  if (p.keys != KeySource::linear)
+    return Status::unsupported("rows cannot be drawn from nsa with lengths: use attune parity");
   return Status::good();
 }
 

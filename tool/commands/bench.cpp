@@ -287,10 +287,10 @@ Status hosted(const std::vector<std::string>& names, std::vector<const attune_pe
 struct Tally {
   size_t ok = 0, unsupported = 0, not_built = 0, oom = 0, bad = 0;
   void count(const Record& r) {
-    if (r.status == "ok") ++ok;
-    else if (r.status == "oom") ++oom;
-    else if (r.status == "unsupported") ++(r.message.starts_with("not built: ") ? not_built : unsupported);
-    else if (r.status != "interrupted") ++bad;
+    if (r.status == RecordStatus::ok) ++ok;
+    else if (r.status == RecordStatus::oom) ++oom;
+    else if (r.status == RecordStatus::unsupported) ++(r.left_out == LeftOut::not_built ? not_built : unsupported);
+    else if (r.status != RecordStatus::interrupted) ++bad;
   }
   // Records that were not measured but are not failures: "3 unsupported, 2 out of memory".
   std::string rest() const {
@@ -306,7 +306,7 @@ struct Tally {
 // Queries per second, counted as whole sequences, as the source report of this suite does.
 void tell_queries(const std::vector<Record>& records) {
   for (const Record& r : records)
-    if (Problem p; r.status == "ok" && parse(r.problem, p).ok())
+    if (Problem p; r.status == RecordStatus::ok && parse(r.problem, p).ok())
       fmt::print("{} | {}: {} queries/s\n", r.problem, r.subject, digits_text(p.batch / (r.median_ns * 1e-9)));
 }
 

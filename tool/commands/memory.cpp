@@ -257,7 +257,7 @@ Json as_json(const Answer& a) {
   j["backends"] = ways;
   Json measured = Json::array();
   for (const Record& r : a.measured)
-    measured.push_back({{"subject", r.subject}, {"status", r.status}, {"message", r.message},
+    measured.push_back({{"subject", r.subject}, {"status", r.status.text()}, {"message", r.message},
                         {"taken_bytes", r.taken_bytes < 0 ? Json(nullptr) : Json(uint64_t(r.taken_bytes))},
                         {"peak_bytes", r.taken_bytes < 0 ? Json(nullptr) : Json(uint64_t(peak_of(a, r)))}});
   if (!a.measured.empty()) j["measured"] = measured;

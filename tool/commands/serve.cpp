@@ -104,7 +104,7 @@ void run(const Asked& asked, Context& context) {
   if (const Status s = pages.refresh(); !s.ok()) return fail(context, kFailed, join("attune serve: ", s.message));
   HttpServer server;
   if (const Status s = server.open(asked.address, asked.port); !s.ok())
-    return fail(context, s.message.starts_with("address") ? kUsage : kMachine, join("attune serve: ", s.message));
+    return fail(context, s.code == Code::invalid ? kUsage : kMachine, join("attune serve: ", s.message));
   stop = false;
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { stop = true; });
   if (context.json) {

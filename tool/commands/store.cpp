@@ -164,7 +164,7 @@ void history(const Asked& asked, Context& context) {
   std::vector<std::string> order;
   std::map<std::string, std::vector<const Record*>> series;
   for (const Record& r : records) {
-    if (r.status != "ok" || r.samples_ns.empty()) continue;
+    if (r.status != RecordStatus::ok || r.samples_ns.empty()) continue;
     const std::string key = trend_key(r);
     if (!series.contains(key)) order.push_back(key);
     series[key].push_back(&r);

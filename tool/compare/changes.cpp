@@ -10,12 +10,13 @@
 namespace attune {
 namespace {
 
-bool is_measured(const Record& r) { return r.status == "ok" && r.median_ns > 0 && !r.samples_ns.empty(); }
+bool is_measured(const Record& r) { return r.status == RecordStatus::ok && r.median_ns > 0 && !r.samples_ns.empty(); }
 bool is_broken(const Record& r) {
-  return r.status == "failed" || r.status == "refused" || r.parity.verdict == "FAIL";
+  return r.status == RecordStatus::failed || r.status == RecordStatus::refused ||
+         r.parity.verdict == CheckVerdict::fail;
 }
 
-bool is_checked(const Record& r) { return r.parity.verdict.starts_with("PASS"); }
+bool is_checked(const Record& r) { return passed(r.parity.verdict); }
 
 // `machines`: a set holds records of several machines, so a row names its machine.
 std::string setting_of(const Record& r, bool machines) {
@@ -108,7 +109,8 @@ ChangedRow row_of(const Record& first, bool machines, const Side& before, const 
   if (after.broken) {
     const Record& r = *after.broken;
     row.change = Change::broken;
-    row.note = r.parity.verdict == "FAIL" ? "wrong: " + r.parity.message : r.status + ": " + r.message;
+    row.note = r.parity.verdict == CheckVerdict::fail ? "wrong: " + r.parity.message
+                                                      : r.status.text() + ": " + r.message;
   } else if (before.right && after.unchecked) {
     const std::string& why = after.unchecked->parity.message;
     row.change = Change::broken;
@@ -227,12 +229,12 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
   const bool machines = has_machines(before) || has_machines(after);
   const auto sort_in = [&](const std::vector<Record>& records, Side Pair::*side) {
     for (const Record& r : records) {
-      if (r.status == "unsupported" || r.status == "interrupted") continue;
+      if (r.status == RecordStatus::unsupported || r.status == RecordStatus::interrupted) continue;
       const auto [it, is_new] = pairs.try_emplace(question(r, machines), Pair{&r, {}, {}});
       if (is_new) order.push_back(it->first);
       Side& to = it->second.*side;
       if (is_broken(r)) to.broken = &r;
-      else if (r.status == "oom") to.too_large = true;
+      else if (r.status == RecordStatus::oom) to.too_large = true;
       else if (is_measured(r)) {
         to.runs.push_back(&r);
         if (is_checked(r)) to.right = true;

@@ -18,17 +18,29 @@ class Peer(ctypes.Structure):
                 ("fetch", Run), ("teardown", Teardown), ("message", Message), ("memory", Memory)]
 
 
+# peer_result in tool/subjects/peer.h; setup has handles above 0 instead of DONE.
+DONE, FAILED, OUT_OF_MEMORY = 0, 1, 2
+REFUSED, REFUSED_FOR_MEMORY = 0, -1
+
+
+# torch raises a plain RuntimeError for some of these, so only its text tells.
+def lacks_memory(error):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return any(words in str(error) for words in ("out of memory", "can't allocate memory"))
+
+
 # A missing peer is registered too: its setup fails with the reason, which becomes a row of the result.
 def register(tool, name, way, version, missing):
     runs, last = {}, {"message": "", "handle": 0}
 
-    def guarded(function, no):  # an exception must not cross into C
+    def guarded(function, no, no_memory):  # an exception must not cross into C
         def call(argument):
             try:
                 return function(argument)
             except Exception as error:
                 last["message"] = missing or "%s: %s" % (type(error).__name__, str(error).split("\n")[0])
-                return no
+                return no_memory if lacks_memory(error) else no
         return call
 
     def setup(text):
@@ -43,11 +55,11 @@ def register(tool, name, way, version, missing):
     def run(handle):
         if handle:
             runs[handle].run()
-        return 0
+        return DONE
 
     def fetch(handle):
         runs[handle].fetch()
-        return 0
+        return DONE
 
     def memory(handle):
         return runs[handle].taken_bytes()
@@ -59,9 +71,9 @@ def register(tool, name, way, version, missing):
         data = last["message"].encode()[: room - 1] + b"\0"
         ctypes.memmove(text, data, len(data))
 
-    peer = Peer(name.encode(), version.encode(), Peer.Setup(guarded(setup, 0)), Peer.Run(guarded(run, 1)),
-                Peer.Run(guarded(fetch, 1)), Peer.Teardown(teardown), Peer.Message(message),
-                Peer.Memory(guarded(memory, -1)))
+    peer = Peer(name.encode(), version.encode(), Peer.Setup(guarded(setup, REFUSED, REFUSED_FOR_MEMORY)),
+                Peer.Run(guarded(run, FAILED, OUT_OF_MEMORY)), Peer.Run(guarded(fetch, FAILED, OUT_OF_MEMORY)),
+                Peer.Teardown(teardown), Peer.Message(message), Peer.Memory(guarded(memory, -1, -1)))
     tool.attune_peer_register(ctypes.byref(peer))
     return peer
 

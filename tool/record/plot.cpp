@@ -92,7 +92,7 @@ std::string plot(const std::vector<Record>& records, int columns, int lines) {
   std::map<std::string, Series> kinds;
   for (const Record& r : records) {
     Problem p;
-    if (r.median_ns <= 0 || r.status != "ok" || !parse(r.problem, p).ok()) continue;
+    if (r.median_ns <= 0 || r.status != RecordStatus::ok || !parse(r.problem, p).ok()) continue;
     const std::string kind = kind_of(r, p);
     if (!kinds.contains(kind)) order.push_back(kind);
     kinds[kind][r.subject].push_back({double(p.len_k), r.median_ns * 1e-9});

@@ -26,6 +26,8 @@ struct Writer {
   json& j;
   template <class T>
   void operator()(const char* name, const T& value) const { j[name] = value; }
+  template <class E>
+  void operator()(const char* name, const Word<E>& word) const { j[name] = word.text(); }
 };
 // A record is flat and has about a hundred names. nlohmann's library takes time quadratic in the names of an object and
 // recurses when it prints, so larger inputs are refused before it sees them.
@@ -59,6 +61,12 @@ struct Reader {
   }
   static void read(const char* name, const json& j, std::string& out) {
     j.is_string() ? void(out = j.get_ref<const std::string&>()) : wrong(name, j, "a text");
+  }
+  template <class E>
+  static void read(const char* name, const json& j, Word<E>& out) {
+    std::string text;
+    read(name, j, text);
+    out = Word<E>(text);
   }
   static void read(const char* name, const json& j, double& out) {
     if (!j.is_number()) wrong(name, j, "a number");
@@ -111,6 +119,7 @@ std::string number_in(std::string_view what) {
 template <class Each, class R>
 void fields(R& r, const Each& each) {
   each("status", r.status), each("message", r.message), each("problem", r.problem), each("subject", r.subject);
+  each("left_out", r.left_out), each("peer", r.peer), each("note", r.note);
   each("run", r.run), each("row_records", r.row_records);
   each("device", r.device), each("mode", r.mode), each("rest_s", r.rest_s), each("heat_s", r.heat_s);
   each("layout", r.layout), each("distribution", r.distribution);
@@ -170,6 +179,19 @@ bool is_json(std::string_view line) {
   }
 }
 
+// Fields that older records lack, from the texts that held them then. No other code decides by these texts.
+void complete(const json& j, Record& r) {
+  constexpr std::string_view kPeer = "a peer", kNote = "a peer: ";
+  if (!j.contains("peer") && r.why.starts_with(kPeer)) {
+    r.peer = true;
+    if (r.why.starts_with(kNote)) r.note = r.why.substr(kNote.size());
+  }
+  if (!j.contains("left_out") && r.status == RecordStatus::unsupported) {
+    if (r.message.starts_with("not built: ")) r.left_out = LeftOut::not_built;
+    if (r.message.starts_with("not tried: ")) r.left_out = LeftOut::not_tried;
+  }
+}
+
 const json& part(const json& j, const char* name) {
   static const json nothing = json::object();
   const auto it = j.find(name);
@@ -220,6 +242,7 @@ Status from_json(std::string_view line, Record& out) {
     Reader{j}("samples_ns", r.samples_ns);
     Reader{j}("samples_mhz", r.samples_mhz);
     Reader{j}("tokens_read", r.tokens_read);
+    complete(j, r);
     out = std::move(r);
     return Status::good();
   } catch (const json::parse_error& e) {
@@ -352,7 +375,7 @@ Status RecordFile::resume(std::vector<Record>& out, size_t* cut_records) {
   }
   std::map<std::string, int> have;
   const auto key = [](const Record& r) { return join(r.run, "|", resume_key(r)); };
-  for (const Placed& p : lines) have[key(p.record)] += p.record.status == "interrupted" ? -1000 : 1;
+  for (const Placed& p : lines) have[key(p.record)] += p.record.status == RecordStatus::interrupted ? -1000 : 1;
   const auto is_whole = [&](const Record& r) { return have[key(r)] >= r.row_records; };
   size_t keep = lines.size();
   if (keep > 0 && have[key(lines.back().record)] < (killed_ ? lines.back().record.row_records : 0))
@@ -394,7 +417,7 @@ void derive(Record& r) {
   r.modes = modes(as_kept);
   r.mhz = median(r.samples_mhz);
   if (r.median_ns <= 0 && !r.samples_ns.empty() && r.flops > 0) {
-    r.status = "refused", r.near_floor = true;
+    r.status = RecordStatus::refused, r.near_floor = true;
     r.message = join(r.subject, ": the call took no time: the work was not done, or not waited for");
   }
   if (r.median_ns <= 0) return;
@@ -405,7 +428,7 @@ void derive(Record& r) {
   // is faster than copying, where half of the traffic is writes.
   constexpr double kDoubt = 1.1, kReadDoubt = 1.25;
   const auto refuse = [&](const char* what, double rate, double ceiling, const char* unit) {
-    r.status = "refused";
+    r.status = RecordStatus::refused;
     r.message = join(r.subject, ": ", what, " of ", std::round(rate), " ", unit, " is above the measured ceiling of ",
                      std::round(ceiling), " ", unit, ": the work was not done, or not waited for");
   };

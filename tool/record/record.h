@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "core/status.h"
+#include "tool/record/word.h"
 #include "tool/timing/statistics.h"
 
 namespace attune {
 
 // 2 added run, row_records, kernels, input_rms, tensor_bytes, scores_bytes, parity.mistake, provenance.clocks and the
-// status oom. Records of version 1 are still read.
+// status oom. Records of version 1 are still read. Records of either version may lack peer, note and left_out, which
+// from_json() then derives.
 inline constexpr int kRecordVersion = 2;
 
 // Where a number comes from. Never the name of the machine or of its user.
@@ -34,7 +36,7 @@ struct Provenance {
 
 // The check of the buffers that were timed, on sampled rows.
 struct Checked {
-  std::string verdict{};  // PASS, FAIL, or UNCHECKED
+  Word<CheckVerdict> verdict{};
   double error = 0;       // largest error of a row divided by the tolerance; above 1 fails
   int rows = 0;
   std::string message{};  // where it failed, or why it was not checked
@@ -43,9 +45,9 @@ struct Checked {
 
 struct Record {
   int version = kRecordVersion;  // version of the line it was read from
-  // ok | unsupported | oom: does not fit this machine | failed | interrupted | refused: faster than is possible
-  std::string status{"ok"};
+  Word<RecordStatus> status{};
   std::string message{};     // explains the status
+  Word<LeftOut> left_out{};  // of an unsupported row
   std::string run{};         // id of the run of the command, equal in all its records
   int row_records = 0;       // number of records of the row; with fewer in a file, the row is unfinished
   std::string problem{};     // problem line, or pass and line of a module
@@ -72,6 +74,8 @@ struct Record {
   std::vector<double> tokens_read{};
   std::vector<std::string> kernels{};  // kernels a call launches, in order; on a CPU the instruction set of its loops
   std::string why{};         // how the backend was chosen
+  bool peer = false;         // another library
+  std::string note{};        // a remark of a peer: "KV heads are expanded beforehand"
 
   std::vector<double> samples_ns{};  // all samples in the order taken; each is the mean of `calls` calls
   int calls = 1;
@@ -162,7 +166,7 @@ inline std::string timing_text(const Record& r) { return timing_text(r.mode, r.r
 // The timing mode, the device, and settings other than the default: "cold, cuda:0, bshd", "warm, 2 threads".
 std::string setting_text(const Record&);
 
-// Computes everything that follows from the samples, flops and bytes. A rate above a ceiling sets status "refused".
+// Computes everything that follows from the samples, flops and bytes. A rate above a ceiling is refused.
 void derive(Record&);
 
 }  // namespace attune

@@ -46,9 +46,9 @@ std::string ratio_text(const Record& r) {
 std::string remarks(const Record& r) {
   std::string all;
   const auto add = [&](const std::string& text) { all += (all.empty() ? "" : ", ") + text; };
-  if (r.status == "refused") add("REFUSED");
-  else if (r.status != "ok") add(r.status);
-  if (r.parity.verdict == "UNCHECKED") add("unchecked");
+  if (r.status == RecordStatus::refused) add("REFUSED");
+  else if (r.status != RecordStatus::ok) add(r.status.text());
+  if (r.parity.verdict == CheckVerdict::unchecked) add("unchecked");
   if (r.distribution == "zeros") add("inputs are zeros");
   if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");
   if (r.modes > 1) add(fmt::format("{} modes", r.modes));
@@ -63,7 +63,7 @@ std::string remarks(const Record& r) {
   if (r.joules > 0)
     add(fmt::format("{} mJ per call, {:.0f} W and {} sustained", digits_text(1e3 * r.joules), r.sustained_watts,
                     seconds_text(r.sustained_ns * 1e-9)));
-  if (constexpr std::string_view kPeer = "a peer: "; r.why.starts_with(kPeer)) add(r.why.substr(kPeer.size()));
+  if (!r.note.empty()) add(r.note);
   if (!r.message.empty()) add(r.message);
   return all;
 }
@@ -73,7 +73,7 @@ std::string live_text(const Record& r) {
   std::string text = fmt::format("  {:<18} {:>18} {:>9} {:<10}", r.subject, time_text(r),
                                  r.gflops > 0 ? digits_text(r.gflops) : "-", r.gflops > 0 ? "GFLOP/s" : "");
   if (!r.baseline.empty()) text += fmt::format(" {} {}", factor_text(r.ratio.value), r.verdict);
-  if (r.status != "ok") text += fmt::format(" {}: {}", r.status, r.message);
+  if (r.status != RecordStatus::ok) text += fmt::format(" {}: {}", r.status.text(), r.message);
   text.erase(text.find_last_not_of(' ') + 1);
   return text;
 }
@@ -140,7 +140,8 @@ std::string table(const std::vector<Record>& records, bool colour) {
     rows.push_back({key == before ? "" : what_text(r), key == before ? "" : timing,
                     key == before ? "" : r.threads ? join(r.threads) : "-",
                     r.subject, time_text(r), r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), ratio_text(r),
-                    r.verdict.empty() ? "-" : r.verdict, r.parity.verdict.empty() ? "-" : r.parity.verdict,
+                    r.verdict.empty() ? "-" : r.verdict,
+                    r.parity.verdict == CheckVerdict::none ? "-" : r.parity.verdict.text(),
                     remarks(r)});
     before = key;
   }

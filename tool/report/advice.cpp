@@ -136,13 +136,13 @@ std::vector<Advice> advice_of(const Measurements& rows) {
     if (row.ok()) machines.insert(device_of(*row.record));
   std::map<std::string, size_t> unchecked;
   for (const Measurement& row : rows.all) {
-    const std::string& verdict = row.record->parity.verdict;
-    if (!row.ok() || !row.length || verdict == "FAIL") continue;
+    const Word<CheckVerdict>& verdict = row.record->parity.verdict;
+    if (!row.ok() || !row.length || verdict == CheckVerdict::fail) continue;
     const std::string use =
         use_of(row.problem) + (machines.size() > 1 ? " (" + device_of(*row.record) + ")" : "");
     if (!by_use.count(use)) order.push_back(use);
     std::vector<const Measurement*>& right = by_use[use];
-    if (verdict.starts_with("PASS")) right.push_back(&row);
+    if (passed(verdict)) right.push_back(&row);
     else ++unchecked[use];
   }
   std::vector<Advice> all;

@@ -73,15 +73,17 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
     if (f.count) all.push_back(fmt::format("{} {} (first: {}).", rows(f.count), what, f.example));
   };
   std::set<std::string> statuses;
-  for (const Record& r : records) statuses.insert(r.status);
-  statuses.erase("ok");
+  const auto ok = [](const Record& r) { return r.status == RecordStatus::ok; };
+  for (const Record& r : records)
+    if (!ok(r)) statuses.insert(r.status.text());
   for (const std::string& status : statuses)
-    say(find(records, [&](const Record& r) { return r.status == status; }), join("ended as '", status, "'"));
-  say(find(records, [](const Record& r) { return r.parity.verdict == "FAIL"; }),
+    say(find(records, [&](const Record& r) { return r.status.text() == status; }), join("ended as '", status, "'"));
+  say(find(records, [](const Record& r) { return r.parity.verdict == CheckVerdict::fail; }),
       "computed a wrong result: their times mean nothing");
-  const auto ok = [](const Record& r) { return r.status == "ok"; };
-  say(find(records,
-           [&](const Record& r) { return ok(r) && (r.parity.verdict.empty() || r.parity.verdict == "UNCHECKED"); }),
+  const auto unchecked = [](const Word<CheckVerdict>& v) {
+    return v == CheckVerdict::none || v == CheckVerdict::unchecked;
+  };
+  say(find(records, [&](const Record& r) { return ok(r) && unchecked(r.parity.verdict); }),
       "have a result that was not checked");
   say(find(records, [&](const Record& r) { return ok(r) && r.ended_by == "time"; }),
       "ran out of time before the interval reached the requested precision");

@@ -47,6 +47,7 @@ Section parity_section(const Measurements& rows) {
   Section section{.id = "parity", .title = "Parity"};
   struct Count {
     std::map<std::string, int> verdicts{};
+    bool right = false, wrong = false;  // any of them
     const Record* worst = nullptr;  // largest share of the tolerance
     int64_t checked = 0;
   };
@@ -59,10 +60,11 @@ Section parity_section(const Measurements& rows) {
     const Record& r = *row.record;
     if (!by_subject.count(r.subject)) order.push_back(r.subject);
     Count& c = by_subject[r.subject];
-    ++c.verdicts[r.parity.verdict.empty() ? "UNCHECKED" : r.parity.verdict];
+    ++c.verdicts[checked_text(r.parity.verdict)];
+    c.right |= passed(r.parity.verdict), c.wrong |= r.parity.verdict == CheckVerdict::fail;
     c.checked += r.parity.rows;
     if (r.parity.rows && (!c.worst || r.parity.error > c.worst->parity.error)) c.worst = &r;
-    if (r.parity.verdict == "FAIL")
+    if (r.parity.verdict == CheckVerdict::fail)
       failures.rows.push_back({{line_text(r)}, {row.series},
                                number_cell(r.parity.error, factor_text(r.parity.error), Tone::bad),
                                {r.parity.message + (r.parity.mistake.empty() ? "" : "; " + r.parity.mistake)}});
@@ -72,12 +74,9 @@ Section parity_section(const Measurements& rows) {
   for (const std::string& subject : order) {
     const Count& c = by_subject[subject];
     std::string verdicts;
-    Tone tone = Tone::weak;
-    for (const auto& [verdict, n] : c.verdicts) {
+    for (const auto& [verdict, n] : c.verdicts)
       verdicts += fmt::format("{}{} {}", verdicts.empty() ? "" : ", ", n, verdict);
-      if (verdict.starts_with("PASS") && tone == Tone::weak) tone = Tone::good;
-      if (verdict == "FAIL") tone = Tone::bad;
-    }
+    const Tone tone = c.wrong ? Tone::bad : c.right ? Tone::good : Tone::weak;
     const bool known = c.worst;
     t.rows.push_back({{subject},
                       {verdicts, NAN, tone},
@@ -180,7 +179,7 @@ Section every_row_section(const Measurements& rows) {
                                     {row.length ? name(row.problem.dtype) : ""},
                                     {line_text(r)},
                                     {row.series},
-                                    {r.status, NAN, r.status == "ok" ? Tone::weak : Tone::bad}};
+                                    {r.status.text(), NAN, r.status == RecordStatus::ok ? Tone::weak : Tone::bad}};
     if (row.ok()) {
       const double half = half_width(r.interval, r.median_ns);
       cells.push_back(number_cell(r.median_ns, nanoseconds_text(r.median_ns)));
@@ -192,7 +191,8 @@ Section every_row_section(const Measurements& rows) {
     cells.push_back(r.baseline.empty() || !row.ok() ? empty_cell()
                                                     : number_cell(r.ratio.value, factor_text(r.ratio.value)));
     cells.push_back(verdict_cell(r.verdict));
-    cells.push_back({r.parity.verdict, NAN, r.parity.verdict == "FAIL" ? Tone::bad : Tone::weak});
+    const bool wrong = r.parity.verdict == CheckVerdict::fail;
+    cells.push_back({r.parity.verdict.text(), NAN, wrong ? Tone::bad : Tone::weak});
     if (sparse)
       cells.push_back(r.shown_blocks > 0 ? number_cell(r.density, digits_text(r.density)) : empty_cell());
     t.rows.push_back(std::move(cells));

@@ -37,14 +37,14 @@ std::string to_csv(const std::vector<Record>& records) {
         r.provenance.time, r.problem, known ? name(p.pass) : "", known ? name(p.dtype) : "", number(p.batch),
         number(p.heads_q), number(p.heads_kv), number(p.len_q), number(p.len_k), number(p.dim_qk), number(p.dim_v),
         r.subject, r.device, machine_of(r), timing_text(r),
-        fmt::format("{}", r.threads), r.status, r.message, fmt::format("{}", r.samples_ns.size()),
+        fmt::format("{}", r.threads), r.status.text(), r.message, fmt::format("{}", r.samples_ns.size()),
         fmt::format("{}", r.median_ns), fmt::format("{}", r.interval.low), fmt::format("{}", r.interval.high),
         fmt::format("{}", r.flops), fmt::format("{}", r.bytes), fmt::format("{}", r.gflops), fmt::format("{}", r.gbs),
         fmt::format("{}", r.ceiling_gflops), fmt::format("{}", r.copy_gbs), fmt::format("{}", r.workspace_bytes),
         r.taken_bytes < 0 ? "" : fmt::format("{}", r.taken_bytes),
         fmt::format("{}", r.mhz), fmt::format("{}", r.watts), fmt::format("{}", r.celsius), r.slowed_by, r.baseline,
-        ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), r.verdict, r.parity.verdict,
-        fmt::format("{}", r.parity.error), fmt::format("{}", r.aa_spread), r.provenance.commit,
+        ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), r.verdict,
+        r.parity.verdict.text(), fmt::format("{}", r.parity.error), fmt::format("{}", r.aa_spread), r.provenance.commit,
         r.provenance.dirty ? "yes" : "no", r.pattern, blocks(r.density), blocks(double(r.active_blocks)),
         blocks(double(r.shown_blocks))};
     for (size_t n = 0; n < fields.size(); ++n) csv += (n ? "," : "") + field(fields[n]);

@@ -16,7 +16,7 @@ std::vector<TableCell> table_row(const Measurements& rows, const Measurement& ro
   else cells.push_back(number_cell(row.length, fmt::format("{}", row.length)));
   cells.push_back({row.series});
   if (!row.ok()) {
-    cells.push_back({r.status + (r.message.empty() ? "" : ": " + r.message), NAN, Tone::bad});
+    cells.push_back({r.status.text() + (r.message.empty() ? "" : ": " + r.message), NAN, Tone::bad});
     while (cells.size() < 9) cells.push_back(empty_cell());
     return cells;
   }
@@ -32,10 +32,9 @@ std::vector<TableCell> table_row(const Measurements& rows, const Measurement& ro
                       ? empty_cell()
                       : number_cell(r.ratio.value, factor_text(r.ratio.value) + " " + r.verdict,
                                     verdict_cell(r.verdict).tone));
-  const std::string& checked = r.parity.verdict;
-  cells.push_back({checked, NAN, checked.starts_with("PASS") ? Tone::plain
-                                 : checked == "FAIL"         ? Tone::bad
-                                                             : Tone::weak});
+  const Word<CheckVerdict>& checked = r.parity.verdict;
+  const Tone tone = passed(checked) ? Tone::plain : checked == CheckVerdict::fail ? Tone::bad : Tone::weak;
+  cells.push_back({checked.text(), NAN, tone});
   return cells;
 }
 

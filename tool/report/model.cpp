@@ -56,13 +56,17 @@ std::vector<Standing> standings_of(const Measurements& rows) {
 struct Summary {
   size_t measured = 0, all = 0;
   std::map<std::string, int> parity{};
+  int right = 0, wrong = 0, unchecked = 0;
   const Record* best = nullptr;  // largest share of the ceiling
 };
 Summary summary_of(const Measurements& rows) {
   Summary s{.all = rows.all.size()};
   for (const Measurement& row : rows.all) {
     const Record& r = *row.record;
-    if (row.judged()) ++s.parity[r.parity.verdict.empty() ? "UNCHECKED" : r.parity.verdict];
+    if (const Word<CheckVerdict>& v = r.parity.verdict; row.judged()) {
+      ++s.parity[checked_text(v)];
+      ++(passed(v) ? s.right : v == CheckVerdict::none || v == CheckVerdict::unchecked ? s.unchecked : s.wrong);
+    }
     if (!row.ok()) continue;
     ++s.measured;
     if (!row.peer() && r.ceiling_gflops > 0 &&
@@ -108,14 +112,11 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
   if (s.best)
     facts.push_back({fmt::format("{:.0f} %", 100 * s.best->gflops / s.best->ceiling_gflops), "of the measured ceiling",
                      fmt::format("{}, {} {}", s.best->subject, rows.rate(s.best->gflops), rows.rate_unit)});
-  int right = 0, wrong = 0, unchecked = 0;
-  for (const auto& [verdict, n] : s.parity)
-    (verdict == "UNCHECKED" ? unchecked : verdict.starts_with("PASS") ? right : wrong) += n;
-  if (right || wrong || unchecked)
-    facts.push_back({fmt::format("{} of {}", right, right + wrong + unchecked), "results correct",
-                     unchecked ? fmt::format("{} not checked, the others on the timed buffers", unchecked)
-                               : "checked on the timed buffers",
-                     wrong ? Tone::bad : unchecked ? Tone::plain : Tone::good});
+  if (const int judged = s.right + s.wrong + s.unchecked; judged)
+    facts.push_back({fmt::format("{} of {}", s.right, judged), "results correct",
+                     s.unchecked ? fmt::format("{} not checked, the others on the timed buffers", s.unchecked)
+                                 : "checked on the timed buffers",
+                     s.wrong ? Tone::bad : s.unchecked ? Tone::plain : Tone::good});
   facts.push_back({fmt::format("{} of {}", s.measured, s.all), "rows measured",
                    s.measured == s.all ? "" : fmt::format("{} ended otherwise: see the caveats", s.all - s.measured)});
   return facts;

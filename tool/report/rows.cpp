@@ -136,6 +136,10 @@ std::string kind_text(const Measurement& row) {
 
 TableCell number_cell(double value, std::string text, Tone tone) { return {std::move(text), value, tone}; }
 TableCell empty_cell() { return {.text = "", .sort = NAN, .tone = Tone::weak}; }
+std::string checked_text(const Word<CheckVerdict>& v) {
+  return v == CheckVerdict::none ? std::string(name(CheckVerdict::unchecked)) : v.text();
+}
+
 TableCell verdict_cell(const std::string& verdict) {
   const Tone tone = verdict == "FASTER" ? Tone::good : verdict == "SLOWER" ? Tone::bad : Tone::weak;
   return {verdict, NAN, tone};

@@ -18,10 +18,10 @@ struct Measurement {
   Problem problem{};      // valid if `length` is not 0
   Problem whole{};        // problem of all ranks of a ring; else the same
   int length = 0;         // keys over all ranks; 0: unknown
-  bool ok() const { return record->status == "ok" && record->median_ns > 0; }
-  // Its result counts. A wrong one has status "failed" and no time.
-  bool judged() const { return ok() || record->parity.verdict == "FAIL"; }
-  bool peer() const { return record->why.starts_with("a peer") || record->subject.find(':') != std::string::npos; }
+  bool ok() const { return record->status == RecordStatus::ok && record->median_ns > 0; }
+  // Its result counts. A wrong one has failed and has no time.
+  bool judged() const { return ok() || record->parity.verdict == CheckVerdict::fail; }
+  bool peer() const { return record->peer || record->subject.find(':') != std::string::npos; }
   double tokens() const { return double(whole.batch) * std::max(whole.len_q, whole.len_k); }
 };
 
@@ -44,6 +44,7 @@ std::string kind_text(const Measurement&);     // "bf16 d128 causal": what a tun
 TableCell number_cell(double value, std::string text, Tone = Tone::plain);
 TableCell empty_cell();
 TableCell verdict_cell(const std::string& verdict);
+std::string checked_text(const Word<CheckVerdict>&);  // "UNCHECKED" where a record has no verdict
 std::string counted(size_t count, std::string_view what);  // "1 problem", "2 problems"
 
 // How time and memory of one subject grow with the length in one family.

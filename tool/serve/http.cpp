@@ -126,7 +126,8 @@ Status HttpServer::open(const std::string& address, int port) {
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
   good = good && !getsockname(socket_, reinterpret_cast<sockaddr*>(&bound), &size);
-  if (!good) return Status::no(address, ", port ", port, " cannot be served: ", std::strerror(error));
+  if (!good)
+    return Status::failure(Code::device, address, ", port ", port, " cannot be served: ", std::strerror(error));
   set_nonblocking(socket_);
   address_ = address;
   if (family == AF_INET6) {

@@ -35,7 +35,7 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   ~HttpServer();
-  // A numeric address; port 0 takes a free one.
+  // A numeric address, else Code::invalid; port 0 takes a free one. An address that cannot be served: Code::device.
   Status open(const std::string& address, int port);
   int port() const { return port_; }
   bool loopback() const { return loopback_; }

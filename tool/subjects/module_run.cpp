@@ -14,7 +14,7 @@ namespace {
 
 constexpr unsigned char kPoison = 0xFF;  // NaN in every floating-point type
 
-Status said(int code) { return code ? Status::no(attune_last_error()) : Status::good(); }
+Status said(int failed) { return failed ? Status{Code(attune_last_code()), attune_last_error()} : Status::good(); }
 
 int64_t count(const attune_tensor& t) {
   int64_t n = 1;

@@ -16,7 +16,7 @@ namespace attune {
 
 bool is_module_row(std::string_view text);
 Status parse_module_row(std::string_view text, BenchRow& out);
-// Fails with a message that begins with "not built: " if it cannot be timed here.
+// Fails if it cannot be timed here: LeftOut::not_built.
 Status can_time_module(const BenchRow&, const Device&, Mode);
 // Cost of its attention alone, by the actual entries of its block lists, and their counts: all 0 without lists.
 using BlockCounts = std::array<int64_t, size_t(BlockCount::count)>;

@@ -107,21 +107,25 @@ PeerRun::~PeerRun() {
 
 Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& place) {
   const int64_t handle = peer_.setup(problem_json(p, results, place).c_str());
-  const std::string said = peer_message(peer_);
-  if (handle <= 0) return Status::no(peer_.name, ": ", said);
+  if (handle <= 0) return refused(handle < 0);
   handles_.push_back(handle);
-  note_ = said;
+  note_ = peer_message(peer_);
   return Status::good();
 }
 
 Status PeerRun::run_once() {
-  if (peer_.run(handles_[0]) != 0) return Status::no(peer_.name, ": ", peer_message(peer_));
-  return Status::good();
+  const int32_t result = peer_.run(handles_[0]);
+  return result == PEER_DONE ? Status::good() : refused(result == PEER_OUT_OF_MEMORY);
 }
 
 Status PeerRun::fetch() {
-  if (peer_.fetch(handles_[0]) != 0) return Status::no(peer_.name, ": ", peer_message(peer_));
-  return Status::good();
+  const int32_t result = peer_.fetch(handles_[0]);
+  return result == PEER_DONE ? Status::good() : refused(result == PEER_OUT_OF_MEMORY);
+}
+
+Status PeerRun::refused(bool lacks_memory) const {
+  const Code code = lacks_memory ? Code::out_of_memory : Code::unsupported;
+  return Status::failure(code, peer_.name, ": ", peer_message(peer_));
 }
 
 double PeerRun::taken_bytes() { return peer_.memory ? double(peer_.memory(handles_[0])) : -1; }
@@ -131,14 +135,14 @@ Subject PeerRun::subject() {
           .context = this,
           .run = [](void* c) {
             auto* r = static_cast<PeerRun*>(c);
-            return r->peer_.run(r->handles_[r->next_++ % r->handles_.size()]) == 0;
+            return r->peer_.run(r->handles_[r->next_++ % r->handles_.size()]) == PEER_DONE;
           },
           .why = [](void* c) { return peer_message(static_cast<PeerRun*>(c)->peer_); }};
 }
 
 Subject empty_call(const attune_peer& p) {
   return {.name = "nothing", .context = const_cast<attune_peer*>(&p),
-          .run = [](void* c) { return static_cast<const attune_peer*>(c)->run(0) == 0; }};
+          .run = [](void* c) { return static_cast<const attune_peer*>(c)->run(0) == PEER_DONE; }};
 }
 
 Status become_host(const std::vector<std::string>& peers, const std::string& python) {

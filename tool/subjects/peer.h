@@ -8,12 +8,14 @@
 #include "tool/timing/engine.h"
 
 extern "C" {
+enum peer_result { PEER_DONE, PEER_FAILED, PEER_OUT_OF_MEMORY };
 // All text is UTF-8. Handles are above 0.
 struct attune_peer {
   const char* name;     // "torch:sdpa"
   const char* version;  // "torch 2.9.0"; empty: not available, and every setup fails with the reason
-  int64_t (*setup)(const char* problem);            // takes a JSON object, see peer.cpp; 0: refused, see `message`
-  int32_t (*run)(int64_t handle);                   // returns 0 on success. Handle 0: an empty call, for the floor
+  // Takes a JSON object, see peer.cpp. 0: refused, see `message`; -1: refused for lack of memory.
+  int64_t (*setup)(const char* problem);
+  int32_t (*run)(int64_t handle);                   // returns a peer_result. Handle 0: an empty call, for the floor
   int32_t (*fetch)(int64_t handle);                 // copies the last results into the tensors named "results"
   void (*teardown)(int64_t handle);
   void (*message)(char* text, int64_t room);        // the last error, or a note after a successful setup
@@ -60,6 +62,7 @@ class PeerRun {
   std::vector<int64_t> handles_{};
   size_t next_ = 0;
   std::string note_{};
+  Status refused(bool lacks_memory) const;
 };
 
 Subject empty_call(const attune_peer&);

@@ -26,11 +26,12 @@ Problem whole_problem(const Problem& p) { return word(p.variant) == "ring" ? who
 
 Status can_time_ring(const Problem& p, const Device& device, Mode mode) {
   if (device.kind == DeviceKind::cuda && mode == Mode::graph)
-    return Status::no("not built: ranks are timed warm or cold, not in graphs");
-  if (p.keys != KeySource::linear) return Status::no("not built: ranks are timed over linear keys only");
-  if (p.has(Option::accumulate)) return Status::no("not built: ranks are timed without accumulate");
+    return Status::unsupported("not built: ranks are timed warm or cold, not in graphs");
+  if (p.keys != KeySource::linear) return Status::unsupported("not built: ranks are timed over linear keys only");
+  if (p.has(Option::accumulate)) return Status::unsupported("not built: ranks are timed without accumulate");
   if (p.has(Option::sink) && p.pass == Pass::backward)
-    return Status::no("not built: ranks are timed without sinks in a backward, because they would sum their gradients");
+    return Status::unsupported(
+        "not built: ranks are timed without sinks in a backward, because they would sum their gradients");
   return Status::good();
 }
 

@@ -21,7 +21,7 @@ namespace attune {
 bool is_ring(const Problem&);  // true for several ranks
 // The problem of all ranks together; any other problem is returned unchanged.
 Problem whole_problem(const Problem&);
-// Fails with a message that begins with "not built: " if it cannot be timed here.
+// Fails if it cannot be timed here: LeftOut::not_built.
 Status can_time_ring(const Problem&, const Device&, Mode);
 // The device as one rank sees it: its share of a CPU's threads, or the whole GPU.
 Device rank_device(const Device&, const Problem&);

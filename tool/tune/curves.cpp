@@ -66,7 +66,7 @@ Evidence evidence_of(const Row& row, const std::string& backend, const std::stri
     e.speed_up = median_ratio(other->second->samples_ns, own->second->samples_ns);
   // A baseline that does not fit into memory loses to anything that does. One that failed, was wrong or was not checked
   // shows nothing.
-  else if (other->second->status == "oom") e.speed_up = {INFINITY, {INFINITY, INFINITY, 1}};
+  else if (other->second->status == RecordStatus::oom) e.speed_up = {INFINITY, {INFINITY, INFINITY, 1}};
   else e.note = baseline + ": " + why;
   return e;
 }
@@ -165,9 +165,9 @@ Status key_of(const Problem& p, const std::vector<int>& buckets, RuleKey& out) {
 }
 
 bool counts(const Record& r, std::string& why_not) {
-  if (r.status != "ok") why_not = r.status + (r.message.empty() ? "" : ": " + r.message);
-  else if (r.parity.verdict == "FAIL") why_not = "its result was wrong";
-  else if (!r.parity.verdict.starts_with("PASS")) why_not = "its result was not checked";
+  if (r.status != RecordStatus::ok) why_not = r.status.text() + (r.message.empty() ? "" : ": " + r.message);
+  else if (r.parity.verdict == CheckVerdict::fail) why_not = "its result was wrong";
+  else if (!passed(r.parity.verdict)) why_not = "its result was not checked";
   else if (r.samples_ns.empty() || !(median(r.samples_ns) > 0)) why_not = "it has no samples";
   else return true;
   return false;
@@ -177,7 +177,8 @@ Gathered gather(const std::vector<Record>& records, const GatherSettings& settin
   Gathered out;
   std::map<std::string, std::vector<const Record*>> devices;
   for (const Record& r : records) {
-    if (r.status == "interrupted" || r.status == "unsupported") ++out.left_out[r.status];
+    if (r.status == RecordStatus::interrupted || r.status == RecordStatus::unsupported)
+      ++out.left_out[r.status.text()];
     else if (!find_backend(r.subject)) ++out.left_out[r.subject + " is not a backend of this build"];
     else if (find_backend(r.subject)->only_by_name) ++out.left_out[r.subject + " is never chosen"];
     else if (machine_of(r).empty()) ++out.left_out["the record does not name its device"];

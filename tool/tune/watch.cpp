@@ -69,7 +69,7 @@ Seen measured_in(const std::string& path) {
   std::vector<Record> records;
   if (std::ifstream(path).good() && read_records(path, records).ok())
     for (const Record& r : records)
-      if (r.status != "interrupted") all.emplace(machine_of(r), r.problem);
+      if (r.status != RecordStatus::interrupted) all.emplace(machine_of(r), r.problem);
   return all;
 }
 

@@ -48,7 +48,7 @@ Status resumed(const std::string& path, std::vector<Record>& out) {
 
 std::vector<std::string> table_of(const std::vector<Record>& records) {
   std::vector<std::string> all;
-  for (const Record& r : records) all.push_back(join(r.problem, " | ", r.subject, " | ", r.status));
+  for (const Record& r : records) all.push_back(join(r.problem, " | ", r.subject, " | ", r.status.text()));
   return all;
 }
 std::vector<std::string> whole_table() {
@@ -159,13 +159,13 @@ TEST(Sweep, without_a_name_the_row_is_done_where_the_planners_choice_is_there) {
 
 TEST(Sweep, what_failed_is_done_only_for_those_who_asked_for_it) {
   Record r = blank_record(small_sweep().rows[0], small_sweep().benches[0]);
-  r.subject = "reference", r.status = "failed", r.row_records = 1;
+  r.subject = "reference", r.status = RecordStatus::failed, r.row_records = 1;
   EXPECT_EQ(sweep_with({r}, {"cpu_standard"}).done(), 0u);
   EXPECT_EQ(sweep_with({r}, {}).done(), 0u);
   EXPECT_EQ(sweep_with({r}, {"reference"}).done(), 1u);
-  r.subject = "attune", r.status = "oom";  // for the whole row
+  r.subject = "attune", r.status = RecordStatus::oom;  // for the whole row
   EXPECT_EQ(sweep_with({r}, {"cpu_standard"}).done(), 1u);
-  r.status = "unsupported";  // a refusal by the planner, which does not consider check-only backends
+  r.status = RecordStatus::unsupported;  // a refusal by the planner, which does not consider check-only backends
   EXPECT_EQ(sweep_with({r}, {"reference"}).done(), 0u);
 }
 
@@ -180,9 +180,10 @@ TEST(Sweep, a_row_that_takes_too_long_is_left_out_and_says_so) {
   ASSERT_EQ(sweep.run(out).message, "");
   ASSERT_EQ(out.size(), 5u);  // two backends of the other rows
   EXPECT_EQ(out[2].subject, "attune");
-  EXPECT_EQ(out[2].status, "unsupported");
+  EXPECT_EQ(out[2].status, RecordStatus::unsupported);
+  EXPECT_EQ(out[2].left_out, LeftOut::not_tried);
   EXPECT_TRUE(out[2].message.starts_with("not tried: one call is estimated at ")) << out[2].message;
-  EXPECT_EQ(out[4].status, "ok");
+  EXPECT_EQ(out[4].status, RecordStatus::ok);
   Sweep again = small_sweep();
   again.rows.resize(3);
   EXPECT_GT(again.seconds_left(), left);
@@ -233,7 +234,7 @@ TEST(Sweep, an_interrupted_row_is_kept_and_measured_again) {
     sweep.each = [&](const Record&) { stop = ++rows == 6; };
     ASSERT_EQ(sweep.run(out).message, "");
     EXPECT_EQ(out.size(), 6u);
-    out.back().status = out[4].status = "interrupted";
+    out.back().status = out[4].status = RecordStatus::interrupted;
     ASSERT_EQ(file.write(std::span(out).last(2)).message, "");
   }
   std::vector<Record> seen, all;
@@ -310,8 +311,8 @@ TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
   EXPECT_TRUE(has(bench.says(), "attune bench: interrupted after ")) << bench.says();
   EXPECT_TRUE(has(bench.says(), quick)) << "the table: " << bench.says();
   ASSERT_GE(seen().size(), 1u);
-  EXPECT_EQ(seen()[0].status, "ok");
-  for (size_t n = 1; n < seen().size(); ++n) EXPECT_EQ(seen()[n].status, "interrupted");
+  EXPECT_EQ(seen()[0].status, RecordStatus::ok);
+  for (size_t n = 1; n < seen().size(); ++n) EXPECT_EQ(seen()[n].status, RecordStatus::interrupted);
   const Ran r = attune_says({"bench", quick, slow, "--max-seconds", "0.05", "--out", path, "--resume"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;

@@ -139,8 +139,8 @@ class GpuHonesty : public testing::Test {
 
 TEST_F(GpuHonesty, an_honest_peer_is_ok) {
   const Record r = measured(Cheat::none);
-  EXPECT_EQ(r.status, "ok") << r.message;
-  EXPECT_EQ(r.parity.verdict, "PASS");
+  EXPECT_EQ(r.status, RecordStatus::ok) << r.message;
+  EXPECT_EQ(r.parity.verdict, CheckVerdict::pass);
   EXPECT_FALSE(r.kernels.empty());
   EXPECT_EQ(r.samples_mhz.size(), r.samples_ns.size());
 }
@@ -148,7 +148,7 @@ TEST_F(GpuHonesty, an_honest_peer_is_ok) {
 TEST_F(GpuHonesty, energy_is_in_the_records_where_it_is_asked_for) {
   EXPECT_EQ(measured(Cheat::none).sustained_ns, 0);
   for (const Record& r : row_of(Cheat::none, 0.5)) {
-    ASSERT_EQ(r.status, "ok") << r.message;
+    ASSERT_EQ(r.status, RecordStatus::ok) << r.message;
     EXPECT_GT(r.sustained_ns, 0) << r.subject;
     if (timer_.nvml().joules() < 0) continue;  // this GPU has no energy counter
     EXPECT_GT(r.joules, 0) << r.subject;
@@ -164,7 +164,7 @@ TEST_F(GpuHonesty, what_cheats_in_its_result_is_caught_by_name) {
                                                            {Cheat::other_stream, "enqueue-only"}};
   for (const auto& [cheat, name] : all) {
     const Record r = measured(cheat);
-    EXPECT_EQ(r.status, "failed") << name << ": " << r.message;
+    EXPECT_EQ(r.status, RecordStatus::failed) << name << ": " << r.message;
     EXPECT_EQ(r.parity.mistake, name) << r.message;
     EXPECT_NE(r.message.find(name), std::string::npos) << r.message;
     EXPECT_TRUE(r.verdict.empty()) << name;
@@ -174,8 +174,8 @@ TEST_F(GpuHonesty, what_cheats_in_its_result_is_caught_by_name) {
 // The result is correct and in time: only the GPU's clock shows that the GPU did not compute it.
 TEST_F(GpuHonesty, what_the_gpu_did_not_do_is_refused_by_name) {
   const Record r = measured(Cheat::host);
-  EXPECT_EQ(r.parity.verdict, "PASS") << r.message;
-  EXPECT_EQ(r.status, "refused") << r.message;
+  EXPECT_EQ(r.parity.verdict, CheckVerdict::pass) << r.message;
+  EXPECT_EQ(r.status, RecordStatus::refused) << r.message;
   EXPECT_EQ(r.parity.mistake, "cpu-on-gpu") << r.message;
   EXPECT_NE(r.message.find("cpu-on-gpu"), std::string::npos) << r.message;
 }
@@ -188,7 +188,7 @@ TEST_F(GpuHonesty, nothing_is_compared_with_one_that_is_caught) {
 // A record of this GPU, and variants with the traces of a slow clock or of a CPU.
 TEST_F(GpuHonesty, the_audit_sees_what_the_record_of_this_gpu_says) {
   const Record honest = measured(Cheat::none);
-  ASSERT_EQ(honest.status, "ok") << honest.message;
+  ASSERT_EQ(honest.status, RecordStatus::ok) << honest.message;
   const auto has = [](Record r, std::string_view name) {
     r.run = "20260131T120000Z-7", r.row_records = 1;
     std::vector<Finding> found;
@@ -210,7 +210,7 @@ TEST_F(GpuHonesty, the_audit_sees_what_the_record_of_this_gpu_says) {
   Record launch = honest;
   for (double& ns : launch.samples_ns) ns = 500;
   launch.ceiling_gflops = kCeiling;
-  derive(launch), launch.status = "ok";
+  derive(launch), launch.status = RecordStatus::ok;
   EXPECT_TRUE(has(launch, "enqueue-only"));
 }
 

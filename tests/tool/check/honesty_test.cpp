@@ -110,8 +110,8 @@ Record measured(Cheat cheat) {
 
 TEST(Honesty, an_honest_peer_is_ok) {
   const Record r = measured(Cheat::none);
-  EXPECT_EQ(r.status, "ok") << r.message;
-  EXPECT_EQ(r.parity.verdict, "PASS");
+  EXPECT_EQ(r.status, RecordStatus::ok) << r.message;
+  EXPECT_EQ(r.parity.verdict, CheckVerdict::pass);
 }
 
 TEST(Honesty, what_cheats_while_it_runs_is_caught_by_name) {
@@ -122,7 +122,7 @@ TEST(Honesty, what_cheats_while_it_runs_is_caught_by_name) {
                                                            {Cheat::enqueue, "enqueue-only"}};
   for (const auto& [cheat, name] : all) {
     const Record r = measured(cheat);
-    EXPECT_EQ(r.status, "failed") << name;
+    EXPECT_EQ(r.status, RecordStatus::failed) << name;
     EXPECT_EQ(r.parity.mistake, name) << r.message;
     EXPECT_TRUE(has(r.message, name)) << r.message;
     EXPECT_TRUE(r.verdict.empty()) << name;
@@ -144,14 +144,14 @@ std::vector<Record> honest(bool gpu = false) {
     r.run = "20260131T120000Z-7", r.row_records = 3, r.problem = "forward f32 b1 h8 q512 k512 d64 causal";
     r.subject = subject, r.device = gpu ? "cuda:0" : "cpu", r.mode = "cold", r.threads = gpu ? 0 : 2;
     r.input_rms = 1.003;
-    r.why = r.subject == "ours" ? "first in the list" : "a peer";
+    r.peer = r.subject != "ours", r.why = r.peer ? "a peer" : "first in the list";
     for (int n = 0; n < 31; ++n) r.samples_ns.push_back(ns * (1 + 0.0007 * ((n * 7) % 31 - 15)));
     if (gpu) r.samples_mhz.assign(31, 1900), r.watts = 300, r.kernels = {"kernel"};
     const Cost c = cost(problem(r.problem));
     r.tensor_bytes = c.bytes, r.scores_bytes = 8 * 512. * 512 * 4, r.cache_bytes = 2 * 8 * 512. * 64 * 4;
     r.flops = c.flops, r.bytes = c.bytes, r.ended_by = "precision", r.floor_ns = 2000;
     r.ceiling = "fmla", r.ceiling_gflops = 5000, r.copy_gbs = 100, r.aa_spread = 0.01;
-    r.parity = {"PASS", 0.2, 24, "", ""};
+    r.parity = {CheckVerdict::pass, 0.2, 24, "", ""};
     r.provenance = {.time = "2026-01-31T12:00:00Z", .commit = "abc", .version = "1", .compiler = "c", .cpu = "cpu"};
     if (gpu) r.provenance.gpu = "A GPU", r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_power_limit_w = 700;
     derive(r);
@@ -210,13 +210,13 @@ const std::vector<Forgery>& forgeries() {
       {"forged-flops", false, [](auto& r) { r[2].flops *= 2, r[2].gflops *= 2; }},
       {"missing-baseline", false, [](auto& r) { r.erase(r.begin()); }},
       {"missing-baseline", false, [](auto& r) { r[2].baseline.clear(); }},
-      {"skipped-parity", false, [](auto& r) { r[2].parity = {"UNCHECKED", 0, 0, "not asked for", ""}; }},
-      {"skipped-parity", false, [](auto& r) { r[2].parity = {"skipped", 0, 0, "", ""}; }},
+      {"skipped-parity", false, [](auto& r) { r[2].parity = {CheckVerdict::unchecked, 0, 0, "not asked for", ""}; }},
+      {"skipped-parity", false, [](auto& r) { r[2].parity = {Word<CheckVerdict>("skipped"), 0, 0, "", ""}; }},
       {"skipped-parity", false, [](auto& r) { r[2].parity.rows = 0; }},
       {"skipped-parity", false,  // an excuse that does not apply to this problem
-       [](auto& r) { r[2].parity = {"UNCHECKED", 0, 0, "rows cannot be drawn from a variant", ""}; }},
+       [](auto& r) { r[2].parity = {CheckVerdict::unchecked, 0, 0, "rows cannot be drawn from a variant", ""}; }},
       {"forged-parity", false, [](auto& r) { r[2].parity.error = 3; }},
-      {"forged-parity", false, [](auto& r) { r[2].parity.verdict = "FAIL"; }},
+      {"forged-parity", false, [](auto& r) { r[2].parity.verdict = CheckVerdict::fail; }},
       {"throttled", true,
        [](auto& r) {
          r[2].samples_mhz.assign(31, 900);
@@ -227,13 +227,13 @@ const std::vector<Forgery>& forgeries() {
        [](auto& r) {  // the time of a launch
          for (double& s : r[2].samples_ns) s /= 350;
          derive(r[2]);
-         r[2].status = "ok", r[2].message = "", r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns);
+         r[2].status = RecordStatus::ok, r[2].message = "", r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns);
        }},
       {"above-roofline", false,
        [](auto& r) {
          for (double& s : r[2].samples_ns) s /= 60;
          derive(r[2]);
-         r[2].status = "ok", r[2].message = "", r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns);
+         r[2].status = RecordStatus::ok, r[2].message = "", r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns);
        }},
       {"forged-ceiling", false, [](auto& r) { r[2].ceiling_gflops = 1e6; }},
       {"forged-summary", false, [](auto& r) { r[2].median_ns *= 0.9, r[2].gflops /= 0.9, r[2].gbs /= 0.9; }},
@@ -249,8 +249,8 @@ const std::vector<Forgery>& forgeries() {
       {"copied-samples", false, [](auto& r) { r[1].samples_ns = r[2].samples_ns; }},
       {"impossible-sample", false, [](auto& r) { r[2].samples_ns[3] = -1; }},
       {"no-samples", false, [](auto& r) { r[2].samples_ns.clear(); }},
-      {"no-reason", false, [](auto& r) { r[2].status = "failed"; }},
-      {"unknown-status", false, [](auto& r) { r[2].status = "fine"; }},
+      {"no-reason", false, [](auto& r) { r[2].status = RecordStatus::failed; }},
+      {"unknown-status", false, [](auto& r) { r[2].status = Word<RecordStatus>("fine"); }},
       {"bad-problem", false, [](auto& r) { r[2].problem = "a fast one"; }},
       {"bad-time", false, [](auto& r) { r[2].provenance.time = "today"; }},
       {"forged-summary", false,
@@ -275,7 +275,7 @@ const std::vector<Forgery>& doubts() {
       {"skipped-parity", false,
        [](auto& r) {
          for (Record& x : r) {
-           x.problem += " accumulate", x.parity = {"UNCHECKED", 0, 0, "rows cannot be drawn with it", ""};
+           x.problem += " accumulate", x.parity = {CheckVerdict::unchecked, 0, 0, "rows cannot be drawn with it", ""};
            const Cost c = cost(problem(x.problem));
            x.flops = c.flops, x.bytes = x.tensor_bytes = c.bytes;
            derive(x);
@@ -297,7 +297,8 @@ const std::vector<Forgery>& doubts() {
          r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns), r[2].verdict = name(verdict(r[2].ratio, 0.01));
        }},
       {"unfinished-row", false, [](auto& r) { r.erase(r.begin() + 1); }},
-      {"unfinished-row", false, [](auto& r) { r[0].status = "interrupted"; }},  // Ctrl-C, with other subjects done
+      // Ctrl-C, with other subjects done
+      {"unfinished-row", false, [](auto& r) { r[0].status = RecordStatus::interrupted; }},
       {"unknown-source", false, [](auto& r) { r[2].provenance.commit = "unknown"; }},
       {"dirty-source", false, [](auto& r) { r[2].provenance.dirty = true; }},
   };

@@ -55,7 +55,7 @@ TEST(Spot, passes_the_reference_with_every_option_it_knows) {
         "backward bf16 b1 h2 q65 k129 d64 full", "backward f16 b1 h2 q40 k40 d64 window7,0 softcap sink",
         "backward f32 b1 h2 q40 k50 d64 causal alibi bias dropout"}) {
     const Checked c = Filled(line).check();
-    EXPECT_EQ(c.verdict, "PASS") << line << ": " << c.message;
+    EXPECT_EQ(c.verdict, CheckVerdict::pass) << line << ": " << c.message;
     EXPECT_GE(c.rows, 24) << line;
     EXPECT_LE(c.error, 1) << line;
   }
@@ -64,17 +64,17 @@ TEST(Spot, passes_the_reference_with_every_option_it_knows) {
 TEST(Spot, both_layouts_and_every_distribution_pass) {
   for (const Layout layout : {Layout::bhsd, Layout::bshd})
     for (const Distribution d : {Distribution::normal, Distribution::uniform, Distribution::zeros})
-      EXPECT_EQ(Filled("forward f32 b2 h4 q33 k33 d64 causal", layout, d).check().verdict, "PASS");
+      EXPECT_EQ(Filled("forward f32 b2 h4 q33 k33 d64 causal", layout, d).check().verdict, CheckVerdict::pass);
 }
 
 TEST(Spot, sees_a_relative_error_of_the_size_of_a_few_roundings) {
   Filled f32("forward f32 b1 h4 q128 k128 d64 full");
   f32.scale(Role::out, 1 + 1e-4);
-  EXPECT_EQ(f32.check().verdict, "FAIL");
+  EXPECT_EQ(f32.check().verdict, CheckVerdict::fail);
   Filled bf16("forward bf16 b1 h4 q128 k128 d64 full");
   bf16.scale(Role::out, 1.05);
   const Checked c = bf16.check();
-  EXPECT_EQ(c.verdict, "FAIL");
+  EXPECT_EQ(c.verdict, CheckVerdict::fail);
   EXPECT_NE(c.message.find("out row "), std::string::npos) << c.message;
   EXPECT_GT(c.error, 1);
 }
@@ -84,7 +84,7 @@ TEST(Spot, sees_each_gradient) {
     for (const Role r : {Role::dq, Role::dk, Role::dv}) {
       Filled c(join("backward ", dtype, " b1 h4/2 q64 k64 d64 causal"));
       c.scale(r, 1.1);
-      EXPECT_EQ(c.check().verdict, "FAIL") << dtype << " role " << int(r);
+      EXPECT_EQ(c.check().verdict, CheckVerdict::fail) << dtype << " role " << int(r);
     }
 }
 
@@ -92,16 +92,16 @@ TEST(Spot, sees_a_layout_read_as_the_other) {
   Filled c("forward f32 b1 h8 q64 k64 d64 full", Layout::bhsd);
   Args wrong = c.work->args;
   wrong[Role::q].stride = {64 * 8 * 64, 8 * 64, 64};  // bshd strides on bhsd memory
-  EXPECT_EQ(spot_check(c.problem, wrong, 5).verdict, "FAIL");
+  EXPECT_EQ(spot_check(c.problem, wrong, 5).verdict, CheckVerdict::fail);
 }
 
 TEST(Spot, sees_poison_and_a_wrong_lse) {
   Filled c("forward f32 b1 h2 q64 k64 d64 causal");
   c.scale(Role::lse, 1.01);
-  EXPECT_EQ(c.check().verdict, "FAIL");
+  EXPECT_EQ(c.check().verdict, CheckVerdict::fail);
   Filled poisoned("forward bf16 b1 h2 q64 k64 d64 causal");
   poisoned.work->poison_outputs();
-  EXPECT_EQ(poisoned.check().verdict, "FAIL");
+  EXPECT_EQ(poisoned.check().verdict, CheckVerdict::fail);
 }
 
 TEST(Spot, sees_what_is_not_written_beside_what_is_right) {
@@ -113,16 +113,16 @@ TEST(Spot, sees_what_is_not_written_beside_what_is_right) {
   };
   Filled forward("forward f32 b1 h2 q64 k64 d64 causal");
   spoil(forward, Role::lse);
-  EXPECT_EQ(forward.check().verdict, "FAIL");
+  EXPECT_EQ(forward.check().verdict, CheckVerdict::fail);
   for (const Role r : {Role::dq, Role::dk, Role::dv}) {
     Filled backward("backward f32 b1 h2 q64 k64 d64 causal");
     spoil(backward, r);
-    EXPECT_EQ(backward.check().verdict, "FAIL") << "role " << int(r);
+    EXPECT_EQ(backward.check().verdict, CheckVerdict::fail) << "role " << int(r);
   }
   for (int n = 0; n < 4; ++n) {  // keys and values of the selected and window branches
     Filled nsa("backward f32 b1 h4/2 q130 k130 d32/16 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24");
     spoil(nsa, d_variant_tensor(n));
-    EXPECT_EQ(nsa.check().verdict, "FAIL") << "tensor " << n;
+    EXPECT_EQ(nsa.check().verdict, CheckVerdict::fail) << "tensor " << n;
   }
 }
 
@@ -146,7 +146,7 @@ constexpr const char* kVariants[] = {
 TEST(Spot, draws_rows_of_variants) {
   for (const char* line : kVariants) {
     const Checked c = Filled(line).check();
-    EXPECT_EQ(c.verdict, "PASS") << line << ": " << c.message;
+    EXPECT_EQ(c.verdict, CheckVerdict::pass) << line << ": " << c.message;
     EXPECT_GE(c.rows, 24) << line;
   }
 }
@@ -158,11 +158,11 @@ TEST(Spot, sees_gradients_that_pass_through_the_compression) {
     for (const Role r : {Role::dk, Role::dv}) {
       Filled nsa(line);
       const Checked right = nsa.check(24);
-      EXPECT_EQ(right.verdict, "PASS") << line << ": " << right.message;
+      EXPECT_EQ(right.verdict, CheckVerdict::pass) << line << ": " << right.message;
       EXPECT_EQ(right.rows, 36);  // of dq, and of keys
       nsa.scale(r, 1.2);
       const Checked c = nsa.check(24);
-      EXPECT_EQ(c.verdict, "FAIL") << line;
+      EXPECT_EQ(c.verdict, CheckVerdict::fail) << line;
       EXPECT_EQ(c.message.rfind("dk or dv through the compression, row ", 0), 0u) << c.message;
     }
 }
@@ -174,10 +174,10 @@ TEST(Spot, sees_a_wrong_row_of_a_variant) {
     const bool backward = c.problem.pass == Pass::backward;
     const bool own_keys = backward && word(c.problem.variant) == "nsa";
     c.scale(backward ? outputs[0] : Role::out, 1.1);
-    EXPECT_EQ(c.check().verdict, "FAIL") << line;
+    EXPECT_EQ(c.check().verdict, CheckVerdict::fail) << line;
     if (!backward) continue;
     c.scale(outputs[0], 1 / 1.1), c.scale(own_keys ? d_variant_tensor(1) : outputs[1], 1.2);
-    EXPECT_EQ(c.check().verdict, "FAIL") << line;
+    EXPECT_EQ(c.check().verdict, CheckVerdict::fail) << line;
   }
 }
 
@@ -185,7 +185,7 @@ TEST(Spot, sees_a_branch_too_few_and_blocks_that_no_score_chose) {
   Filled dilated("forward f32 b1 h4/2 q96 k96 d32 causal : dilated rates=1,2,4 segments=16,32,64");
   Problem fewer = problem("forward f32 b1 h4/2 q96 k96 d32 causal : dilated rates=1,2 segments=16,32");
   dilated.run(fewer);
-  EXPECT_EQ(dilated.check().verdict, "FAIL");
+  EXPECT_EQ(dilated.check().verdict, CheckVerdict::fail);
 
   Filled nsa("forward f32 b1 h4/2 q200 k200 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24");
   const Tensor& blocks = nsa.work->args[variant_tensor(kNsaBlocks)];
@@ -193,7 +193,7 @@ TEST(Spot, sees_a_branch_too_few_and_blocks_that_no_score_chose) {
     for (int g = 0; g < 2; ++g)
       if (load(blocks, 0, i, g, 3) > 3) store(blocks, 0, i, g, 1, 1);
   const Checked c = nsa.check();
-  EXPECT_EQ(c.verdict, "FAIL");
+  EXPECT_EQ(c.verdict, CheckVerdict::fail);
   EXPECT_EQ(c.message.rfind("selected blocks of row ", 0), 0u) << c.message;
 }
 
@@ -201,11 +201,11 @@ TEST(Spot, the_first_and_the_last_row_are_always_drawn) {
   Filled c("forward f32 b2 h4 q256 k256 d64 full");
   const Tensor& out = c.work->args[Role::out];
   store(out, 1, 255, 3, 0, 9);
-  EXPECT_EQ(c.check(2).verdict, "FAIL");
+  EXPECT_EQ(c.check(2).verdict, CheckVerdict::fail);
   c.run(c.problem);
-  EXPECT_EQ(c.check(2).verdict, "PASS");
+  EXPECT_EQ(c.check(2).verdict, CheckVerdict::pass);
   store(out, 0, 0, 0, 63, 9);
-  EXPECT_EQ(c.check(1).verdict, "FAIL");
+  EXPECT_EQ(c.check(1).verdict, CheckVerdict::fail);
 }
 
 TEST(Spot, reads_no_other_rows_than_it_says) {
@@ -224,9 +224,10 @@ TEST(Spot, reads_no_other_rows_than_it_says) {
       for (const ResultRow& r : read) kept.emplace_back(bytes(r).begin(), bytes(r).end());
       c.work->poison_outputs();
       for (size_t n = 0; n < read.size(); ++n) std::copy(kept[n].begin(), kept[n].end(), bytes(read[n]).begin());
-      EXPECT_EQ(c.check(rows).verdict, "PASS") << line << ", rows " << rows << ": " << c.check(rows).message;
+      EXPECT_EQ(c.check(rows).verdict, CheckVerdict::pass)
+          << line << ", rows " << rows << ": " << c.check(rows).message;
       std::fill(bytes(read.back()).begin(), bytes(read.back()).end(), char(-1));
-      EXPECT_EQ(c.check(rows).verdict, "FAIL") << line << ", rows " << rows;
+      EXPECT_EQ(c.check(rows).verdict, CheckVerdict::fail) << line << ", rows " << rows;
     }
   for (const char* line : {"forward bf16 b2 h4/2 q3 k65 d64 causal paged16", kVariants[0], kVariants[5],
                            "forward f32 b1 h2 q8 k8 d64 full accumulate"}) {
@@ -239,13 +240,13 @@ TEST(Spot, says_what_it_cannot_check) {
   Problem p;
   ASSERT_TRUE(parse("forward f32 b1 h2 q8 k8 d64 full accumulate", p).ok());
   const Checked c = spot_check(p, {}, 1);
-  EXPECT_EQ(c.verdict, "UNCHECKED");
+  EXPECT_EQ(c.verdict, CheckVerdict::unchecked);
   EXPECT_NE(c.message.find("accumulate"), std::string::npos);
   for (const char* line : {"forward f32 b1 h2 q64 k64 d32 causal : dilated norm=divide rates=1,2 segments=16,32",
                            "forward f32 b1 h2 q64 k64 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=conv s=16 w=24",
                            "backward f32 b1 h2 q100 k100 d32 causal : adaptive block=16 density=0.4 hidden=8"}) {
     const Checked variant = spot_check(problem(line), {}, 1);
-    EXPECT_EQ(variant.verdict, "UNCHECKED");
+    EXPECT_EQ(variant.verdict, CheckVerdict::unchecked);
     EXPECT_NE(variant.message.find("cannot be drawn"), std::string::npos) << variant.message;
   }
 }
@@ -265,9 +266,9 @@ TEST(Row, is_a_checked_record_with_every_sample) {
   const auto records = measure_row(problem("forward f32 b1 h2 q32 k32 d16 causal"), b);
   ASSERT_EQ(records.size(), 1u);
   const Record& r = records[0];
-  EXPECT_EQ(r.status, "ok") << r.message;
+  EXPECT_EQ(r.status, RecordStatus::ok) << r.message;
   EXPECT_EQ(r.subject, "reference");
-  EXPECT_EQ(r.parity.verdict, "PASS");
+  EXPECT_EQ(r.parity.verdict, CheckVerdict::pass);
   EXPECT_GE(r.samples_ns.size(), 3u);
   EXPECT_EQ(r.flops, 4 * 2 * (32 * 33 / 2) * 16);
   EXPECT_EQ(r.why, "selected by name");
@@ -282,7 +283,7 @@ TEST(Row, measures_what_a_call_takes_beside_its_tensors) {
   b.backends = {"cpu_standard"};
   const auto records = measure_row(problem("forward f32 b1 h4 q1024 k1024 d64 full"), b);
   ASSERT_EQ(records.size(), 1u);
-  ASSERT_EQ(records[0].status, "ok") << records[0].message;
+  ASSERT_EQ(records[0].status, RecordStatus::ok) << records[0].message;
   if (records[0].taken_bytes < 0) GTEST_SKIP() << "this system does not say what is resident";
   const double said = double(records[0].workspace_bytes);  // of unfused attention: whole rows of scores
   EXPECT_GT(said, 4e6);
@@ -312,13 +313,13 @@ TEST(Row, of_nsa_says_how_many_tokens_it_read) {
   const char* const line = "forward f32 b1 h4/1 q1 k150 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=16 w=24";
   const auto records = measure_row(problem(line), b);
   ASSERT_EQ(records.size(), 1u);
-  ASSERT_EQ(records[0].status, "ok") << records[0].message;
+  ASSERT_EQ(records[0].status, RecordStatus::ok) << records[0].message;
   // The query at 149 sees 36 compressed tokens and 24 in its window; it selects 3 blocks of 16 and 6 tokens of its own.
   ASSERT_EQ(records[0].tokens_read.size(), 4u);
   EXPECT_EQ(records[0].tokens_read[0], 36);
   EXPECT_EQ(records[0].tokens_read[1], 54);
   EXPECT_EQ(records[0].tokens_read[2], 24);
-  EXPECT_EQ(records[0].parity.verdict, "PASS");
+  EXPECT_EQ(records[0].parity.verdict, CheckVerdict::pass);
 }
 
 TEST(Row, compares_subjects_with_the_first) {
@@ -336,7 +337,7 @@ TEST(Row, what_no_backend_takes_is_a_record_with_its_sentence) {
   Bench b = small();
   const auto records = measure_row(problem("forward e4m3 b1 h2 q16 k16 d16 causal : dilated rates=1 segments=8"), b);
   ASSERT_EQ(records.size(), 1u);
-  EXPECT_EQ(records[0].status, "unsupported");
+  EXPECT_EQ(records[0].status, RecordStatus::unsupported);
   EXPECT_NE(records[0].message.find("no backend supports"), std::string::npos);
   EXPECT_EQ(records[0].message.find('\n'), std::string::npos);
 }
@@ -346,7 +347,7 @@ TEST(Row, too_large_a_problem_is_a_record_of_it) {
   b.backends = {"reference"};
   const auto records = measure_row(problem("forward f32 b4096 h128 q1048576 k1048576 d128 causal"), b);
   ASSERT_EQ(records.size(), 1u);
-  EXPECT_EQ(records[0].status, "oom");
+  EXPECT_EQ(records[0].status, RecordStatus::oom);
   EXPECT_NE(records[0].message.find("not enough memory"), std::string::npos) << records[0].message;
 }
 
@@ -354,35 +355,34 @@ TEST(Row, longer_than_what_did_not_fit_is_not_tried) {
   Bench b = small();
   b.backends = {"reference"};
   const auto row = [&](const char* line) { return measure_row(problem(line), b).at(0); };
-  EXPECT_EQ(row("forward f32 b4096 h128 q524288 k524288 d128 causal").status, "oom");
+  EXPECT_EQ(row("forward f32 b4096 h128 q524288 k524288 d128 causal").status, RecordStatus::oom);
   const Record longer = row("forward f32 b4096 h128 q1048576 k1048576 d128 causal");
-  EXPECT_EQ(longer.status, "oom");
+  EXPECT_EQ(longer.status, RecordStatus::oom);
   EXPECT_EQ(longer.message,
             "attune: not tried: not enough memory for the shorter forward f32 b4096 h128 q524288 k524288 d128 causal");
   for (const char* line : {"forward f32 b4096 h128 q1048576 k1048576 d64 causal",  // another shape, and a shorter one
                            "forward f32 b4096 h128 q262144 k262144 d128 causal"})
     EXPECT_EQ(row(line).message.rfind("not enough memory: ", 0), 0u) << row(line).message;
-  EXPECT_EQ(row("forward f32 b1 h2 q32 k32 d16 causal").status, "ok");
+  EXPECT_EQ(row("forward f32 b1 h2 q32 k32 d16 causal").status, RecordStatus::ok);
   b.too_long = {{problem("forward f32 b1 h2 q32 k32 d16 causal"), "cpu_standard"}};  // for one backend only
   b.backends = {"reference", "cpu_standard"};
   const auto both = measure_row(problem("forward f32 b1 h2 q64 k64 d16 causal"), b);
   ASSERT_EQ(both.size(), 2u);
-  for (const Record& r : both) EXPECT_EQ(r.status, r.subject == "cpu_standard" ? "oom" : "ok") << r.message;
+  for (const Record& r : both)
+    EXPECT_EQ(r.status, r.subject == "cpu_standard" ? RecordStatus::oom : RecordStatus::ok) << r.message;
 }
 
 TEST(Row, above_the_ceiling_it_is_refused) {
   Bench b = small();
   b.backends = {"reference"};
   b.ceilings->f32.gflops = 1e-9;
-  EXPECT_EQ(measure_row(problem("forward f32 b1 h2 q32 k32 d16 causal"), b)[0].status, "refused");
+  EXPECT_EQ(measure_row(problem("forward f32 b1 h2 q32 k32 d16 causal"), b)[0].status, RecordStatus::refused);
 }
 
 TEST(Row, only_a_lack_of_memory_is_out_of_memory) {
-  EXPECT_STREQ(status_word(Status::no("cudaMalloc: out of memory (cudaErrorMemoryAllocation) for 9 bytes on cuda:0")),
-               "oom");
-  EXPECT_STREQ(status_word(Status::no("cudaMalloc: an illegal memory access was encountered "
-                                      "(cudaErrorIllegalAddress) for 9 bytes on cuda:0")),
-               "failed");
+  EXPECT_EQ(status_of(Status::failure(Code::out_of_memory, "for 9 bytes on cuda:0")), RecordStatus::oom);
+  EXPECT_EQ(status_of(Status::failure(Code::device, "out of memory")), RecordStatus::failed) << "a code, not a word";
+  EXPECT_EQ(status_of(Status::unsupported("no"), RecordStatus::unsupported), RecordStatus::unsupported);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Record record(std::vector<double> samples, int length = 512) {
   r.subject = "cpu_forward";
   r.samples_ns = std::move(samples);
   r.median_ns = median(r.samples_ns);
-  r.parity.verdict = "PASS";
+  r.parity.verdict = CheckVerdict::pass;
   return r;
 }
 Record steady(double ns, int length = 512) {
@@ -78,7 +78,7 @@ TEST(Agreement, counts_rows_whose_times_are_within_a_share_either_way) {
   EXPECT_EQ(agreement(c, 0.05, {}).agreeing(), 4);
   second.pop_back();
   second.push_back(steady(1000, 1024));  // one row missing, one new, one wrong
-  second[0].parity.verdict = "FAIL";
+  second[0].parity.verdict = CheckVerdict::fail;
   c = compare(first, second, {});
   EXPECT_EQ(agreement(c, 0.02, {}).rows, 5);
   EXPECT_EQ(agreement(c, 0.02, {}).agreeing(), 1);
@@ -116,24 +116,24 @@ TEST(Compare, every_verdict_has_its_case) {
   EXPECT_EQ(only({}, {steady(1000)}), Change::added);
   EXPECT_EQ(only({steady(1000)}, {}), Change::missing);
   Record failed = steady(1000);
-  failed.status = "failed", failed.message = "cpu_forward: it broke";
+  failed.status = RecordStatus::failed, failed.message = "cpu_forward: it broke";
   EXPECT_EQ(only({steady(1000)}, {failed}), Change::broken);
   EXPECT_EQ(only({}, {failed}), Change::broken);
   Record wrong = steady(500);
-  wrong.parity.verdict = "FAIL";
+  wrong.parity.verdict = CheckVerdict::fail;
   EXPECT_EQ(only({steady(1000)}, {wrong}), Change::broken);  // however fast
 }
 
 TEST(Compare, what_does_not_fit_the_memory_is_broken_only_where_it_did) {
   Record large = steady(1000);
-  large.status = "oom", large.samples_ns.clear(), large.median_ns = 0;
+  large.status = RecordStatus::oom, large.samples_ns.clear(), large.median_ns = 0;
   EXPECT_EQ(only({steady(1000)}, {large}), Change::broken);
   EXPECT_TRUE(compare({large}, {large}, {}).rows.empty());
   EXPECT_EQ(only({large}, {steady(1000)}), Change::added);
 }
 
 TEST(Compare, what_was_right_before_and_is_not_checked_now_is_broken) {
-  for (const char* verdict : {"UNCHECKED", ""}) {
+  for (const CheckVerdict verdict : {CheckVerdict::unchecked, CheckVerdict::none}) {
     Record now = steady(1000);
     now.parity.verdict = verdict, now.parity.message = "not asked for";
     const Changes c = compare({steady(1000)}, {steady(1000), now}, {});
@@ -145,7 +145,7 @@ TEST(Compare, what_was_right_before_and_is_not_checked_now_is_broken) {
     EXPECT_EQ(only({}, {now}), Change::added);
   }
   Record floor = steady(1000);
-  floor.parity.verdict = "PASS-AT-FLOOR";
+  floor.parity.verdict = CheckVerdict::pass_at_floor;
   EXPECT_EQ(only({steady(1000)}, {floor}), Change::same);
 }
 
@@ -220,7 +220,7 @@ TEST(Compare, rows_that_asked_something_else_are_not_compared) {
 
 TEST(Compare, what_nobody_measured_is_no_row_and_unsupported_now_is_missing) {
   Record no = steady(1000);
-  no.status = "unsupported";
+  no.status = RecordStatus::unsupported;
   EXPECT_TRUE(compare({no}, {no}, {}).rows.empty());
   EXPECT_EQ(only({steady(1000)}, {no}), Change::missing);
 }
@@ -274,9 +274,9 @@ std::string written(const std::string& name, const std::vector<Record>& records)
 
 TEST(CompareCommand, exit_code_1_names_the_regressions_in_every_form) {
   Record odd = steady(1000);
-  odd.problem = "a|<b>&\"c\",d:e%\x01", odd.parity.verdict = "PASS";
+  odd.problem = "a|<b>&\"c\",d:e%\x01", odd.parity.verdict = CheckVerdict::pass;
   Record odd_now = odd;
-  odd_now.status = "failed", odd_now.message = "two\nlines";
+  odd_now.status = RecordStatus::failed, odd_now.message = "two\nlines";
   const std::string before = written("before.jsonl", {steady(1000, 1024), steady(1000), odd});
   const std::string after = written("after.jsonl", {steady(1000, 1024), steady(1100), odd_now});
   const Ran r = attune_says({"compare", before, after, "--junit", temporary("c.xml"), "--markdown", temporary("c.md"),

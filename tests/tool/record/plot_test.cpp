@@ -32,7 +32,7 @@ TEST(Plot, draws_each_subject_at_each_length_and_names_the_axes) {
 
 TEST(Plot, has_nothing_to_draw_of_one_length_or_of_failures) {
   Record bad = at(1024, "ours", 1e6);
-  bad.status = "failed";
+  bad.status = RecordStatus::failed;
   EXPECT_EQ(plot({at(512, "ours", 1e6), bad}), "");
   EXPECT_EQ(plot({}), "");
 }

@@ -22,7 +22,7 @@ Record example() {
   r.seed = 18446744073709551615u, r.threads = 2, r.workspace_bytes = uint64_t(1) << 40, r.why = "rules.tsv:3";
   r.samples_ns = {100, 110.5, 90, 120}, r.calls = 3, r.ended_by = "precision", r.warm_up_s = 0.25;
   r.floor_ns = 21, r.flops = 1000, r.bytes = 400, r.ceiling_gflops = 50, r.copy_gbs = 12, r.ceiling = "fmla";
-  r.parity = {"PASS", 0.25, 64, "none", "swapped-layout"};
+  r.parity = {CheckVerdict::pass, 0.25, 64, "none", "swapped-layout"};
   r.run = "20260131T120000Z-1f", r.row_records = 3, r.kernels = {"one", "two"}, r.input_rms = 0.99;
   r.tensor_bytes = 4096, r.scores_bytes = 8192, r.cache_bytes = 512, r.taken_bytes = 12345;
   r.tokens_read = {1, 2, 3, 4};
@@ -80,6 +80,38 @@ TEST(Record, is_one_line_and_reads_back_whole) {
   EXPECT_EQ(again.row_records, 3);
 }
 
+TEST(Record, a_word_of_another_version_is_kept) {
+  Record r, again;
+  ASSERT_TRUE(from_json(R"({"attune_record":2,"status":"paused","parity":{"verdict":"MAYBE"}})", r).ok());
+  EXPECT_EQ(r.status, RecordStatus::other);
+  EXPECT_EQ(r.status.text(), "paused");
+  EXPECT_FALSE(passed(r.parity.verdict));
+  ASSERT_TRUE(from_json(to_json(r), again).ok());
+  EXPECT_EQ(again.status.text(), "paused");
+  EXPECT_EQ(again.parity.verdict.text(), "MAYBE");
+  for (const RecordStatus s : {RecordStatus::ok, RecordStatus::oom, RecordStatus::refused})
+    EXPECT_EQ(Word<RecordStatus>(name(s)), s);
+}
+
+// Written before the fields peer, note and left_out existed.
+TEST(Record, fields_that_an_older_record_lacks_follow_from_its_texts) {
+  Record peer, plain, not_built, not_tried, newer;
+  ASSERT_TRUE(from_json(R"({"attune_record":2,"subject":"fa3","why":"a peer: expanded"})", peer).ok());
+  EXPECT_TRUE(peer.peer);
+  EXPECT_EQ(peer.note, "expanded");
+  ASSERT_TRUE(from_json(R"({"attune_record":1,"subject":"fa3","why":"a peer"})", plain).ok());
+  EXPECT_TRUE(plain.peer && plain.note.empty());
+  const auto unsupported = [](const char* message) {
+    return join(R"({"attune_record":2,"status":"unsupported","message":")", message, "\"}");
+  };
+  ASSERT_TRUE(from_json(unsupported("not built: yet"), not_built).ok());
+  EXPECT_EQ(not_built.left_out, LeftOut::not_built);
+  ASSERT_TRUE(from_json(unsupported("not tried: too slow"), not_tried).ok());
+  EXPECT_EQ(not_tried.left_out, LeftOut::not_tried);
+  ASSERT_TRUE(from_json(R"({"attune_record":2,"why":"a peer: of us","peer":false})", newer).ok());
+  EXPECT_FALSE(newer.peer) << "a field that is there counts";
+}
+
 TEST(Record, derives_from_samples) {
   Record r = example();
   EXPECT_EQ(r.median_ns, (100 + 110.5) / 2);
@@ -95,13 +127,13 @@ TEST(Record, derives_from_samples) {
 
 TEST(Record, refuses_what_the_machine_cannot_do) {
   Record r = example();
-  EXPECT_EQ(r.status, "ok");
+  EXPECT_EQ(r.status, RecordStatus::ok);
   r.ceiling_gflops = r.gflops / 1.05;  // within the tolerance of a ceiling
   derive(r);
-  EXPECT_EQ(r.status, "ok");
+  EXPECT_EQ(r.status, RecordStatus::ok);
   r.ceiling_gflops = r.gflops / 1.2;
   derive(r);
-  EXPECT_EQ(r.status, "refused");
+  EXPECT_EQ(r.status, RecordStatus::refused);
   EXPECT_NE(r.message.find("cpu_forward: a rate of"), std::string::npos) << r.message;
 }
 
@@ -109,23 +141,23 @@ TEST(Record, refuses_traffic_beyond_memory_only_when_cold) {
   Record r = example();
   r.mode = "graph", r.copy_gbs = r.gbs / 1.2;  // reading is faster than copying
   derive(r);
-  EXPECT_EQ(r.status, "ok");
+  EXPECT_EQ(r.status, RecordStatus::ok);
   r.copy_gbs = r.gbs / 2;
   r.mode = "warm";
   derive(r);
-  EXPECT_EQ(r.status, "ok");
+  EXPECT_EQ(r.status, RecordStatus::ok);
   r.mode = "cold";
   derive(r);
-  EXPECT_EQ(r.status, "refused");
+  EXPECT_EQ(r.status, RecordStatus::refused);
   EXPECT_NE(r.message.find("memory traffic of"), std::string::npos) << r.message;
 }
 
 TEST(Record, without_samples_derives_nothing) {
   Record r;
-  r.status = "unsupported";
+  r.status = RecordStatus::unsupported;
   r.ceiling_gflops = 1;
   derive(r);
-  EXPECT_EQ(r.status, "unsupported");
+  EXPECT_EQ(r.status, RecordStatus::unsupported);
   EXPECT_EQ(r.gflops, 0);
 }
 
@@ -215,7 +247,7 @@ TEST(Record, of_work_that_takes_no_time_is_refused) {
   Record r = example();
   r.samples_ns.assign(4, 0);
   derive(r);
-  EXPECT_EQ(r.status, "refused");
+  EXPECT_EQ(r.status, RecordStatus::refused);
   EXPECT_NE(r.message.find("the call took no time"), std::string::npos) << r.message;
 }
 

@@ -13,7 +13,7 @@ Record row() {
   r.problem = "forward bf16 b1 h1 q1 k64 d64 full", r.subject = "sm80_forward", r.mode = "cold", r.threads = 0;
   r.samples_ns.assign(30, 1000), r.samples_mhz.assign(30, 1755);
   r.flops = 2e6, r.bytes = 900e3, r.ceiling = "cuBLASLt bf16", r.ceiling_gflops = 8000, r.copy_gbs = 1000;
-  r.parity.verdict = "PASS";
+  r.parity.verdict = CheckVerdict::pass;
   derive(r);
   return r;
 }
@@ -58,8 +58,8 @@ TEST(Show, rested_and_hot_rows_are_told_apart) {
 
 TEST(Show, a_missing_peer_and_a_note_are_in_the_table) {
   Record ours = row(), peer = row(), missing = row();
-  peer.subject = "torch:efficient", peer.why = "a peer: expanded";
-  missing = {}, missing.problem = ours.problem, missing.subject = "fa3", missing.status = "unsupported";
+  peer.subject = "torch:efficient", peer.note = "expanded";
+  missing = {}, missing.problem = ours.problem, missing.subject = "fa3", missing.status = RecordStatus::unsupported;
   missing.message = "fa3: is not here: no module", missing.threads = 0, missing.mode = "cold";
   ours.baseline = "torch:efficient", ours.verdict = "SAME";
   const std::string text = table({peer, missing, ours}, false);

@@ -143,7 +143,7 @@ TEST_F(StoreTest, history_tells_series_apart_and_finds_the_line_that_bench_takes
   all[1].provenance.cpu = "another", all[2].layout = "bshd", all[3].threads = 16;
   Record listed = three()[0], failed = three()[0];
   listed.problem = "forward f32 b1 h1 q256 k256 d64 full blocks64x64x5", listed.pattern = "random density=0.3 seed=1";
-  failed.problem = "forward f32 b1 h1 q1 k1 d8 full", failed.status = "failed", failed.samples_ns.clear();
+  failed.problem = "forward f32 b1 h1 q1 k1 d8 full", failed.status = RecordStatus::failed, failed.samples_ns.clear();
   all.push_back(listed), all.push_back(failed);
   size_t added = 0;
   ASSERT_EQ(db.add(all, added).message, "");

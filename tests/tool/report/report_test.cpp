@@ -26,7 +26,7 @@ Record record(const std::string& subject, int length, double ns, double ratio = 
   r.gflops = r.flops / ns;
   r.ceiling_gflops = 80;
   r.ceiling = "fmla";
-  r.parity = {.verdict = "PASS", .error = 0.1, .rows = 8};
+  r.parity = {.verdict = CheckVerdict::pass, .error = 0.1, .rows = 8};
   r.provenance.cpu = "Test CPU";
   r.provenance.commit = "0123abc";
   if (ratio > 0) {
@@ -172,7 +172,7 @@ TEST(Report, advice_claims_nothing_where_the_first_two_are_close) {
 TEST(Report, advice_never_names_what_was_wrong_and_says_where_nothing_compares) {
   auto records = typical();
   for (Record& r : records)
-    if (r.subject == "torch:sdpa") r.parity.verdict = "FAIL";
+    if (r.subject == "torch:sdpa") r.parity.verdict = CheckVerdict::fail;
   const Report r = report_of(records);
   ASSERT_EQ(r.advice.size(), 1u);
   EXPECT_EQ(r.advice[0].sentence,
@@ -181,7 +181,7 @@ TEST(Report, advice_never_names_what_was_wrong_and_says_where_nothing_compares) 
 
 TEST(Report, what_was_not_checked_is_not_recommended_and_is_counted) {
   auto records = typical();
-  records[1].parity.verdict = "UNCHECKED", records[4].parity.verdict = "";
+  records[1].parity.verdict = CheckVerdict::unchecked, records[4].parity.verdict = CheckVerdict::none;
   Report r = report_of(records);
   EXPECT_EQ(r.advice.at(0).sentence,
             "No clear winner: at all of 1 problem the first two of cpu_forward, torch:sdpa are too close to call. "
@@ -194,7 +194,7 @@ TEST(Report, what_was_not_checked_is_not_recommended_and_is_counted) {
   EXPECT_EQ(right().value, "4 of 6");
   EXPECT_EQ(right().detail, "2 not checked, the others on the timed buffers");
   EXPECT_EQ(right().tone, Tone::plain);
-  for (Record& one : records) one.parity.verdict = "UNCHECKED";
+  for (Record& one : records) one.parity.verdict = CheckVerdict::unchecked;
   r = report_of(records);
   EXPECT_EQ(r.advice.at(0).sentence, "No recommendation: none of 6 rows has a checked result.");
   EXPECT_EQ(right().value, "0 of 6");
@@ -268,8 +268,8 @@ TEST(Report, parity_table_counts_and_names_the_worst) {
   auto records = typical();
   records[3].parity.error = 0.7;
   // A wrong result as `bench` writes it: never timed.
-  records[5].parity = {.verdict = "FAIL", .error = 3, .rows = 8, .message = "row 3 is zero"};
-  records[5].status = "failed", records[5].samples_ns.clear(), records[5].median_ns = 0;
+  records[5].parity = {.verdict = CheckVerdict::fail, .error = 3, .rows = 8, .message = "row 3 is zero"};
+  records[5].status = RecordStatus::failed, records[5].samples_ns.clear(), records[5].median_ns = 0;
   const Report report = report_of(records);
   const Section& s = section(report, "parity");
   ASSERT_EQ(s.figures.size(), 2u);
@@ -325,12 +325,12 @@ TEST(Report, cost_is_what_the_offers_say) {
 
 TEST(Report, caveats_name_what_limits_the_numbers) {
   auto records = typical();
-  records[0].parity.verdict = "FAIL";
+  records[0].parity.verdict = CheckVerdict::fail;
   records[1].ended_by = "time";
   records[2].near_floor = true;
   records[3].provenance.dirty = true;
   records[4].provenance.governor = "powersave";
-  records[5].status = "failed";
+  records[5].status = RecordStatus::failed;
   records[5].aa_spread = 0.021;
   std::string all;
   for (const std::string& s : report_of(records).caveats) all += s + "\n";
@@ -440,14 +440,15 @@ std::vector<Record> hostile() {
       "\"><img src=x onerror=alert(1)></title></svg><script>alert('1')</script> | `x` [a](javascript:1) \x01 \xff";
   auto records = typical();
   for (Record& r : records) {
-    r.subject += evil, r.message = evil, r.device = evil, r.mode = evil, r.ceiling = evil, r.parity.verdict = evil;
+    r.subject += evil, r.message = evil, r.device = evil, r.mode = evil, r.ceiling = evil;
+    r.parity.verdict = Word<CheckVerdict>(evil), r.note = evil;
     if (!r.baseline.empty()) r.baseline = evil, r.verdict = evil;
     Provenance& p = r.provenance;
     p.time = p.commit = p.version = p.compiler = p.flags = p.cpu = p.features = p.governor = p.kernel = p.peers = evil;
     p.gpu = p.gpu_uuid = evil, r.slowed_by = evil, r.mhz = 1000, r.watts = 100, r.copy_gbs = 1e3, r.bytes = 1e3;
   }
   records[0].problem = evil;
-  records[1].status = evil;
+  records[1].status = Word<RecordStatus>(evil);
   return records;
 }
 

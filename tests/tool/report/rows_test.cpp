@@ -13,7 +13,7 @@ Record record(int length, double ratio) {
   r.problem = join("forward f32 b1 h8 q", length, " k", length, " d64 causal"), r.subject = "cpu_forward";
   r.threads = 2, r.median_ns = 10. * length, r.interval = {9.9 * length, 10.1 * length, 0.95};
   r.samples_ns.assign(30, r.median_ns), r.flops = 1e3 * length, r.gflops = r.flops / r.median_ns;
-  r.parity = {.verdict = "PASS", .error = 0.1, .rows = 8};
+  r.parity = {.verdict = CheckVerdict::pass, .error = 0.1, .rows = 8};
   r.baseline = "torch:sdpa", r.ratio = {ratio, {ratio * 0.98, ratio * 1.02, 0.95}};
   r.verdict = ratio > 1 ? "FASTER" : "SLOWER";
   return r;
@@ -59,7 +59,7 @@ TEST(Report, is_about_ours_and_says_behind_them_how_peers_stand) {
   std::vector<Record> records;
   for (const int length : {512, 1024, 2048, 4096}) {
     records.push_back(row_of("fa3", length, 0.3));
-    records.back().why = "a peer: keys are expanded beforehand";  // some peers have a note
+    records.back().peer = true;
   }
   for (const int length : {512, 1024, 2048})
     records.push_back(row_of("torch:sdpa", length)), records.push_back(row_of("cpu_forward", length, 0.5));

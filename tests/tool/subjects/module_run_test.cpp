@@ -46,8 +46,8 @@ TEST(ModuleRun, both_passes_are_compared_and_timed) {
          {kDilated, "multihead bf16 b1 s20 e32 h4/2 | full", "multihead f16 b1 s20 e32 h2 | causal"}) {
       const std::string text = join(pass, line);
       const Record r = measured(text);
-      EXPECT_EQ(r.status, "ok") << text << ": " << r.message;
-      EXPECT_EQ(r.parity.verdict, "PASS") << text;
+      EXPECT_EQ(r.status, RecordStatus::ok) << text << ": " << r.message;
+      EXPECT_EQ(r.parity.verdict, CheckVerdict::pass) << text;
       EXPECT_GT(r.parity.error, 0) << text;
       EXPECT_EQ(r.problem, name(row_of(text)));
       EXPECT_EQ(r.subject, "attune");
@@ -63,12 +63,12 @@ TEST(ModuleRun, block_lists_are_compared_timed_and_counted) {
       return join(pass, "multihead bf16 b2 s128 e32 h2 | causal | 16x16 ", pattern);
     };
     const Record half = measured(line("random density=0.5 seed=1")), window = measured(line("local_window window=32"));
-    EXPECT_EQ(half.status, "ok") << half.message;
-    EXPECT_EQ(half.parity.verdict, "PASS") << half.parity.message;
+    EXPECT_EQ(half.status, RecordStatus::ok) << half.message;
+    EXPECT_EQ(half.parity.verdict, CheckVerdict::pass) << half.parity.message;
     EXPECT_EQ(half.shown_blocks, 2 * 36);  // lists of two heads, for both sequences
     EXPECT_EQ(half.active_blocks, 2 * 18);
     EXPECT_EQ(half.density, 0.5);
-    EXPECT_EQ(window.status, "ok") << window.message;
+    EXPECT_EQ(window.status, RecordStatus::ok) << window.message;
     EXPECT_EQ(window.shown_blocks, 36);  // one list for all
     EXPECT_EQ(window.active_blocks, 8 + 7);
     const double products = module_cost(row_of(join(pass, "multihead bf16 b2 s128 e32 h2 | causal"))).flops -
@@ -85,7 +85,8 @@ TEST(ModuleRun, what_is_not_timed_says_so) {
        {"multihead f32 b1 s20 e32 h2 | causal", "multihead f16 b1 s20 e32 h2 memory=9 | full",
         "multihead f16 b1 s64 e32 h2 | causal : nsa d=4 gate=softmax l=8 n=4 phi=mean s=8 w=16"}) {
     const Record r = measured(join("forward ", line));
-    EXPECT_EQ(r.status, "unsupported") << line;
+    EXPECT_EQ(r.status, RecordStatus::unsupported) << line;
+    EXPECT_EQ(r.left_out, LeftOut::not_built);
     EXPECT_TRUE(r.message.starts_with("not built: ")) << r.message;
   }
   BenchRow row;
@@ -104,7 +105,7 @@ TEST(ModuleRun, what_is_not_timed_says_so) {
 TEST(ModuleRun, parameters_that_do_not_fit_are_out_of_memory) {
   // Exceeds the address space.
   const Record r = measured("forward multihead f16 b1 s16 e268435456 h16384 dim=64 | full");
-  EXPECT_EQ(r.status, "oom") << r.message;
+  EXPECT_EQ(r.status, RecordStatus::oom) << r.message;
   EXPECT_TRUE(r.message.ends_with(" bytes could not be allocated")) << r.message;
 }
 
@@ -121,8 +122,8 @@ TEST(ModuleRun, on_a_gpu_both_passes_are_compared_and_timed) {
                                "multihead f16 b2 s200 e512 h8 | causal | 64x64 random density=0.5 seed=1"}) {
         const std::string text = join(pass, line);
         const Record r = measured(text, gpu, &timer, mode);
-        EXPECT_EQ(r.status, "ok") << text << ": " << r.message;
-        EXPECT_EQ(r.parity.verdict, "PASS") << text << ": " << r.parity.message;
+        EXPECT_EQ(r.status, RecordStatus::ok) << text << ": " << r.message;
+        EXPECT_EQ(r.parity.verdict, CheckVerdict::pass) << text << ": " << r.parity.message;
         EXPECT_GE(r.samples_ns.size(), 3u);
         EXPECT_GT(r.workspace_bytes, 0u);
       }
@@ -131,7 +132,7 @@ TEST(ModuleRun, on_a_gpu_both_passes_are_compared_and_timed) {
 TEST(ModuleRun, what_it_takes_beside_its_tensors_is_measured) {
   // Large, because a system with many cores counts hundreds of resident pages per core.
   const Record r = measured("forward multihead f16 b2 s1024 e256 h4 | causal");
-  ASSERT_EQ(r.status, "ok") << r.message;
+  ASSERT_EQ(r.status, RecordStatus::ok) << r.message;
   if (r.taken_bytes < 0) GTEST_SKIP() << "this system does not say what is resident";
   EXPECT_GT(r.taken_bytes, 0.5 * double(r.workspace_bytes));
 }

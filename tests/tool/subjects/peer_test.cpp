@@ -57,11 +57,11 @@ const attune_peer& breaking() {
   return peer;
 }
 
-// Out of memory as torch reports it, during set-up and during a call.
-int64_t no_room(const char*) { return fake.message = "OutOfMemoryError: CUDA out of memory. Tried 2 GiB.", 0; }
+// Out of memory during set-up and during a call.
+int64_t no_room(const char*) { return fake.message = "OutOfMemoryError: tried 2 GiB", -1; }
 int32_t run_without_room(int64_t handle) {
-  fake.message = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.";
-  return fake.runs += handle > 0, handle > 0;
+  fake.message = "RuntimeError: you tried to allocate 8 bytes";
+  return fake.runs += handle > 0, handle > 0 ? PEER_OUT_OF_MEMORY : PEER_DONE;
 }
 const attune_peer& too_large() {
   static const attune_peer peer{"torch:math", "1", no_room, run, fetch, tear_down, message};
@@ -126,10 +126,12 @@ TEST(Peers, share_memory_and_are_told_where_they_run) {
   EXPECT_EQ(j["threads"], 1);
   EXPECT_EQ(j["plain"], true);
   EXPECT_EQ(j["tensors"]["q"]["extent"], json({1, 4, 1, 8}));
-  EXPECT_EQ(records[0].status, "ok") << records[0].message;
+  EXPECT_EQ(records[0].status, RecordStatus::ok) << records[0].message;
   EXPECT_EQ(records[0].why, "a peer: expanded");
+  EXPECT_EQ(records[0].note, "expanded");
+  EXPECT_TRUE(records[0].peer && !records[1].peer);
   EXPECT_EQ(records[0].provenance.peers, "torch 9");
-  EXPECT_EQ(records[0].parity.verdict, "PASS");
+  EXPECT_EQ(records[0].parity.verdict, CheckVerdict::pass);
   EXPECT_GT(fake.runs, int(records[0].samples_ns.size()));
   EXPECT_EQ(fake.set_ups, 0);  // all torn down
 }
@@ -139,10 +141,10 @@ TEST(Peers, a_missing_one_is_a_row_that_says_so) {
   const std::vector<Record> records = measured({&missing(), &here()});
   ASSERT_EQ(records.size(), 3u);
   EXPECT_EQ(records[0].subject, "fa3");
-  EXPECT_EQ(records[0].status, "unsupported");
+  EXPECT_EQ(records[0].status, RecordStatus::unsupported);
   EXPECT_EQ(records[0].message, "fa3: is not here: no module");
   EXPECT_TRUE(records[0].samples_ns.empty());
-  EXPECT_EQ(records[1].status, "ok");
+  EXPECT_EQ(records[1].status, RecordStatus::ok);
   EXPECT_EQ(records[2].baseline, "torch:sdpa");
 }
 
@@ -153,11 +155,11 @@ TEST(Peers, are_measured_where_every_backend_was_skipped_as_too_long_and_the_row
   b.too_long = {{one_key(2), "cpu_standard"}};
   const std::vector<Record> records = measure_row(one_key(), b);
   ASSERT_EQ(records.size(), 3u);
-  EXPECT_EQ(records[0].status, "oom");
+  EXPECT_EQ(records[0].status, RecordStatus::oom);
   EXPECT_EQ(records[0].message.find("cpu_standard: not tried: "), 0u) << records[0].message;
   EXPECT_EQ(records[1].subject, "torch:sdpa");
-  EXPECT_EQ(records[1].status, "ok") << records[1].message;
-  EXPECT_EQ(records[2].status, "unsupported");
+  EXPECT_EQ(records[1].status, RecordStatus::ok) << records[1].message;
+  EXPECT_EQ(records[2].status, RecordStatus::unsupported);
   Sweep resumed;
   resumed.rows.push_back({one_key()}), resumed.benches.push_back(b);
   EXPECT_EQ(resumed.done(), 0u);
@@ -170,11 +172,11 @@ TEST(Peers, one_without_room_is_out_of_memory_and_longer_rows_do_not_try_it) {
   Bench b = bench_with({&too_large(), &too_large_to_run(), &here()});
   std::vector<Record> records = measure_row(one_key(2), b);
   ASSERT_EQ(records.size(), 4u);
-  EXPECT_EQ(records[0].status, "oom") << records[0].message;
-  EXPECT_EQ(records[1].status, "oom") << records[1].message;
+  EXPECT_EQ(records[0].status, RecordStatus::oom) << records[0].message;
+  EXPECT_EQ(records[1].status, RecordStatus::oom) << records[1].message;
   EXPECT_EQ(records[1].message.find("torch:efficient: RuntimeError: "), 0u) << records[1].message;
-  EXPECT_EQ(records[2].status, "ok") << records[2].message;
-  EXPECT_EQ(records[3].status, "ok") << records[3].message;
+  EXPECT_EQ(records[2].status, RecordStatus::ok) << records[2].message;
+  EXPECT_EQ(records[3].status, RecordStatus::ok) << records[3].message;
   EXPECT_EQ(fake.set_ups, 0);  // all torn down
   fake = {};
   b.peers = {&too_large(), &too_large_to_run()};
@@ -182,9 +184,9 @@ TEST(Peers, one_without_room_is_out_of_memory_and_longer_rows_do_not_try_it) {
   ASSERT_EQ(records.size(), 3u);
   EXPECT_EQ(records[0].message, "torch:math: not tried: not enough memory for the shorter " + name(one_key(2)));
   EXPECT_EQ(records[1].message, "torch:efficient: not tried: not enough memory for the shorter " + name(one_key(2)));
-  EXPECT_EQ(records[1].status, "oom");
+  EXPECT_EQ(records[1].status, RecordStatus::oom);
   EXPECT_EQ(fake.asked, "");
-  EXPECT_EQ(records[2].status, "ok");
+  EXPECT_EQ(records[2].status, RecordStatus::ok);
   records = measure_row(one_key(1), b);  // a shorter row may fit
   EXPECT_NE(fake.asked, "");
 }
@@ -193,11 +195,11 @@ TEST(Peers, a_wrong_result_is_a_failure_and_not_timed) {
   fake = {.right = false};
   const std::vector<Record> records = measured({&here()});
   ASSERT_EQ(records.size(), 2u);
-  EXPECT_EQ(records[0].status, "failed");
+  EXPECT_EQ(records[0].status, RecordStatus::failed);
   EXPECT_NE(records[0].message.find("torch:sdpa: wrong result"), std::string::npos) << records[0].message;
   EXPECT_TRUE(records[0].samples_ns.empty());
   EXPECT_EQ(fake.runs, 1);
-  EXPECT_EQ(records[1].status, "ok");
+  EXPECT_EQ(records[1].status, RecordStatus::ok);
 }
 
 TEST(Peers, the_baseline_is_the_one_that_was_named) {
@@ -216,13 +218,13 @@ TEST(Peers, one_that_failed_is_no_baseline) {
   fake = {};
   std::vector<Record> records = measured({&breaking(), &here()});
   ASSERT_EQ(records.size(), 3u);
-  EXPECT_EQ(records[0].status, "failed");
+  EXPECT_EQ(records[0].status, RecordStatus::failed);
   EXPECT_EQ(records[1].baseline, "");
   EXPECT_EQ(records[2].baseline, "torch:sdpa");
   EXPECT_GT(records[2].ratio.value, 0);
   fake = {};
   records = measured({&here(), &breaking()}, "fa3");
-  EXPECT_EQ(records[1].status, "failed");
+  EXPECT_EQ(records[1].status, RecordStatus::failed);
   for (const Record& r : records) EXPECT_EQ(r.baseline, "") << r.subject;
   fake = {};
   records = measured({&breaking()});

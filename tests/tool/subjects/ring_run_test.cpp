@@ -39,8 +39,8 @@ TEST(RingRun, every_layout_is_checked_and_timed_in_both_passes) {
         const std::vector<Record> made = measure_row(p, b);
         ASSERT_EQ(made.size(), 1u) << name(p);
         const Record& r = made[0];
-        EXPECT_EQ(r.status, "ok") << name(p) << ": " << r.message;
-        EXPECT_EQ(r.parity.verdict, "PASS") << name(p) << ": " << r.parity.message;
+        EXPECT_EQ(r.status, RecordStatus::ok) << name(p) << ": " << r.message;
+        EXPECT_EQ(r.parity.verdict, CheckVerdict::pass) << name(p) << ": " << r.parity.message;
         EXPECT_EQ(r.problem, name(p));
         EXPECT_GE(r.samples_ns.size(), 3u);
         EXPECT_EQ(r.flops, cost(whole_problem(p)).flops) << "of all ranks";
@@ -55,7 +55,7 @@ TEST(RingRun, shards_are_not_what_a_call_takes_beside_its_tensors) {
   b.check = false;
   const std::vector<Record> made = measure_row(p, b);
   ASSERT_EQ(made.size(), 1u);
-  ASSERT_EQ(made[0].status, "ok") << made[0].message;
+  ASSERT_EQ(made[0].status, RecordStatus::ok) << made[0].message;
   if (made[0].taken_bytes < 0) GTEST_SKIP() << "this system does not say what is resident";
   const double said = double(made[0].workspace_bytes);
   EXPECT_LT(made[0].taken_bytes, said + 0.25 * made[0].tensor_bytes) << said << " of workspace";
@@ -66,7 +66,8 @@ TEST(RingRun, what_is_not_timed_says_so) {
     Bench b = small_bench();
     const std::vector<Record> made = measure_row(problem(line), b);
     EXPECT_EQ(made.size(), 1u);
-    EXPECT_EQ(made[0].status, "unsupported");
+    EXPECT_EQ(made[0].status, RecordStatus::unsupported);
+    EXPECT_EQ(made[0].left_out, LeftOut::not_built);
     return made[0].message;
   };
   EXPECT_EQ(said("forward f32 b2 h4 q25 k25 d16 causal ragged : ring layout=ring ranks=2 tokens=50"),
@@ -98,8 +99,8 @@ TEST(RingRun, ranks_that_share_a_gpu_are_checked_and_timed) {
         b.mode = mode;
         const std::vector<Record> made = measure_row(p, b);
         ASSERT_EQ(made.size(), 1u) << name(p);
-        EXPECT_EQ(made[0].status, "ok") << name(p) << ": " << made[0].message;
-        EXPECT_EQ(made[0].parity.verdict, "PASS") << name(p) << ": " << made[0].parity.message;
+        EXPECT_EQ(made[0].status, RecordStatus::ok) << name(p) << ": " << made[0].message;
+        EXPECT_EQ(made[0].parity.verdict, CheckVerdict::pass) << name(p) << ": " << made[0].parity.message;
         EXPECT_GE(made[0].samples_ns.size(), 3u);
         EXPECT_GT(made[0].workspace_bytes, 0u);
         EXPECT_NE(made[0].why.find("with one stream each on one GPU"), std::string::npos) << made[0].why;

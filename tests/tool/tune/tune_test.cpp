@@ -196,7 +196,7 @@ TEST(Tune, every_row_of_a_bucket_must_agree_in_any_order) {
   std::vector<Record> all = {record("cpu_forward", 256, 1e3, 4), record("cpu_standard", 256, 1.1e3, 4)};
   for (const Record& r : crossing()) all.push_back(r);
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard");
-  all[1] = record("cpu_standard", 256, 3e3, 4), all[0].status = "failed";
+  all[1] = record("cpu_standard", 256, 3e3, 4), all[0].status = RecordStatus::failed;
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard");
   all = crossing();
   all.push_back(record("cpu_forward", 256, 1e3, 4)), all.push_back(record("cpu_standard", 256, 1.1e3, 4));
@@ -206,8 +206,10 @@ TEST(Tune, every_row_of_a_bucket_must_agree_in_any_order) {
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward, 256 cpu_standard");
 }
 TEST(Tune, what_is_wrong_unchecked_or_broken_is_never_chosen) {
-  for (const auto& spoil : {+[](Record& r) { r.parity.verdict = "FAIL"; }, +[](Record& r) { r.parity.verdict = ""; },
-                            +[](Record& r) { r.status = "failed"; }, +[](Record& r) { r.status = "refused"; },
+  for (const auto& spoil : {+[](Record& r) { r.parity.verdict = CheckVerdict::fail; },
+                            +[](Record& r) { r.parity.verdict = CheckVerdict::none; },
+                            +[](Record& r) { r.status = RecordStatus::failed; },
+                            +[](Record& r) { r.status = RecordStatus::refused; },
                             +[](Record& r) { r.samples_ns.clear(); }}) {
     auto all = crossing();
     spoil(all[4]);  // cpu_forward at 1024
@@ -216,24 +218,27 @@ TEST(Tune, what_is_wrong_unchecked_or_broken_is_never_chosen) {
 }
 TEST(Tune, a_baseline_that_does_not_fit_is_beaten_and_one_that_was_wrong_says_nothing) {
   auto all = crossing();
-  all[5].status = "oom", all[5].samples_ns.clear();
+  all[5].status = RecordStatus::oom, all[5].samples_ns.clear();
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward");
   all = crossing();
-  for (const int n : {1, 3, 5}) all[size_t(n)].status = "failed", all[size_t(n)].parity.verdict = "FAIL";
+  const auto end = [&](RecordStatus status, CheckVerdict verdict) {
+    for (const size_t n : {1, 3, 5}) all[n].status = status, all[n].parity.verdict = verdict;
+  };
+  end(RecordStatus::failed, CheckVerdict::fail);
   EXPECT_EQ(rules(tuned(all)), "64 cpu_forward");  // no backend is faster: the order decides among correct ones
   EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward never");
-  for (const int n : {1, 3, 5}) all[size_t(n)].status = "refused", all[size_t(n)].parity.verdict = "PASS";
+  end(RecordStatus::refused, CheckVerdict::pass);
   EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward never");
-  for (const int n : {1, 3, 5}) all[size_t(n)].status = "oom", all[size_t(n)].parity.verdict = "";
+  end(RecordStatus::oom, CheckVerdict::none);
   EXPECT_EQ(tuned(all).keys.at(0).sentence, "against cpu_standard, margin 20 %: cpu_forward from 64");
 }
 TEST(Tune, what_refuses_a_problem_is_no_candidate_and_what_never_ran_makes_no_rule) {
   auto all = crossing();
-  for (const int n : {1, 3, 5}) all[size_t(n)].status = "unsupported";
+  for (const int n : {1, 3, 5}) all[size_t(n)].status = RecordStatus::unsupported;
   TunedFile f = tuned(all);
   EXPECT_EQ(f.keys.at(0).sentence, "only cpu_forward was measured: nothing to choose from");
   EXPECT_TRUE(f.rules().empty());
-  for (Record& r : all) r.status = "failed";
+  for (Record& r : all) r.status = RecordStatus::failed;
   EXPECT_TRUE(tuned(all).rules().empty());
 }
 TEST(Tune, of_one_backend_there_is_no_rule) {
@@ -322,7 +327,7 @@ TEST(TuneFile, keeps_what_was_not_measured_now_and_drops_what_overlaps) {
 TEST(TuneFile, rules_stay_where_new_records_decide_nothing) {
   const TunedFile before = tuned(crossing());
   auto failed = crossing();
-  for (Record& r : failed) r.status = "failed";
+  for (Record& r : failed) r.status = RecordStatus::failed;
   for (const auto& records : {std::vector{record("cpu_forward", 256, 1e3)}, failed}) {
     TunedFile now = tuned(records);
     keep(before, now);
