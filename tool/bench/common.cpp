@@ -33,7 +33,7 @@ void note_readings(Record& r, const Subject& subject, const Bench& bench) {
   r.watts = seen.watts, r.celsius = seen.celsius, r.slowed_by = cuda::slowed_by(seen.reasons);
   constexpr uint64_t kSetByUser = 0x02;  // nvmlClocksEventReasonApplicationsClocksSetting
   if (!r.provenance.clocks.empty())
-    r.provenance.clocks = join(seen.reasons & kSetByUser ? "set by a user, " : "free, ", r.provenance.clocks);
+    r.provenance.clocks = join(seen.reasons & kSetByUser ? kClocksSet : kClocksFree, r.provenance.clocks);
 }
 
 void sustain(Record& r, const Subject& subject, Bench& bench) {

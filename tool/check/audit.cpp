@@ -172,7 +172,7 @@ struct Auditor {
     Record again = r;
     derive(again);
     if (again.status == RecordStatus::refused)
-      wrong(again.near_floor ? "enqueue-only" : "above-roofline", again.message.substr(again.subject.size() + 2));
+      wrong(again.near_floor ? "enqueue-only" : "above-roofline", too_fast(again));
     else if (!r.peer && r.floor_ns > 0 && r.median_ns < 0.5 * r.floor_ns)
       wrong("enqueue-only", "the median is below half of an empty call: the timer did not wait for the work");
   }
@@ -224,8 +224,7 @@ struct Auditor {
         r.slowed_by.find("brake") != r.slowed_by.npos)
       wrong("throttled", "the GPU was slowed by ", r.slowed_by);
     const double most = r.provenance.gpu_most_mhz;
-    const bool set = r.provenance.clocks.find("set by") != std::string::npos;
-    if (most > 0 && r.mhz > 0 && r.mhz < kSlow * most && !set) {
+    if (most > 0 && r.mhz > 0 && r.mhz < kSlow * most && !clocks_are_set(r.provenance)) {
       const std::string why = r.slowed_by.empty() ? "no reason recorded" : r.slowed_by;
       const bool wrong_one = r.slowed_by.empty() && r.mhz < kThrottled * most;  // NVML is sampled only now and then
       found.push_back({line.number, "throttled", wrong_one,

@@ -408,6 +408,25 @@ std::string setting_text(const Record& r) {
   return r.distribution == "normal" ? s : s + ", " + r.distribution;
 }
 
+std::string too_fast(const Record& r) {
+  constexpr std::string_view kCause = ": the work was not done, or not waited for";
+  if (r.samples_ns.empty()) return "";
+  if (r.median_ns <= 0) return r.flops > 0 ? join("the call took no time", kCause) : "";
+  // Ceilings are measured on a machine that is never fully idle, so a rate 10 % above may still be true. Reading alone
+  // is faster than copying, where half of the traffic is writes.
+  constexpr double kDoubt = 1.1, kReadDoubt = 1.25;
+  const auto above = [&](const char* what, double rate, double ceiling, const char* unit) {
+    return join(what, " of ", std::round(rate), " ", unit, " is above the measured ceiling of ", std::round(ceiling),
+                " ", unit, kCause);
+  };
+  if (r.ceiling_gflops > 0 && r.gflops > kDoubt * r.ceiling_gflops)
+    return above("a rate", r.gflops, r.ceiling_gflops, "GFLOP/s");
+  // Memory bandwidth limits only what comes from memory; when warm, everything may be in a cache.
+  if (r.mode != "warm" && r.copy_gbs > 0 && r.gbs > kReadDoubt * r.copy_gbs)
+    return above("memory traffic", r.gbs, r.copy_gbs, "GB/s");
+  return "";
+}
+
 void derive(Record& r) {
   r.median_ns = median(r.samples_ns);
   r.interval = median_interval(r.samples_ns);
@@ -416,27 +435,15 @@ void derive(Record& r) {
   for (double& s : as_kept) s = kept(s);
   r.modes = modes(as_kept);
   r.mhz = median(r.samples_mhz);
-  if (r.median_ns <= 0 && !r.samples_ns.empty() && r.flops > 0) {
-    r.status = RecordStatus::refused, r.near_floor = true;
-    r.message = join(r.subject, ": the call took no time: the work was not done, or not waited for");
+  if (r.median_ns > 0) {
+    r.near_floor = r.median_ns < 5 * r.floor_ns;
+    r.gflops = r.flops / r.median_ns;
+    r.gbs = r.bytes / r.median_ns;
   }
-  if (r.median_ns <= 0) return;
-  r.near_floor = r.median_ns < 5 * r.floor_ns;
-  r.gflops = r.flops / r.median_ns;
-  r.gbs = r.bytes / r.median_ns;
-  // Ceilings are measured on a machine that is never fully idle, so a rate 10 % above may still be true. Reading alone
-  // is faster than copying, where half of the traffic is writes.
-  constexpr double kDoubt = 1.1, kReadDoubt = 1.25;
-  const auto refuse = [&](const char* what, double rate, double ceiling, const char* unit) {
-    r.status = RecordStatus::refused;
-    r.message = join(r.subject, ": ", what, " of ", std::round(rate), " ", unit, " is above the measured ceiling of ",
-                     std::round(ceiling), " ", unit, ": the work was not done, or not waited for");
-  };
-  if (r.ceiling_gflops > 0 && r.gflops > kDoubt * r.ceiling_gflops)
-    refuse("a rate", r.gflops, r.ceiling_gflops, "GFLOP/s");
-  // Memory bandwidth limits only what comes from memory; when warm, everything may be in a cache.
-  else if (r.mode != "warm" && r.copy_gbs > 0 && r.gbs > kReadDoubt * r.copy_gbs)
-    refuse("memory traffic", r.gbs, r.copy_gbs, "GB/s");
+  const std::string why = too_fast(r);
+  if (why.empty()) return;
+  r.status = RecordStatus::refused, r.message = join(r.subject, ": ", why);
+  if (r.median_ns <= 0) r.near_floor = true;
 }
 
 }  // namespace attune

@@ -168,5 +168,10 @@ std::string setting_text(const Record&);
 
 // Computes everything that follows from the samples, flops and bytes. A rate above a ceiling is refused.
 void derive(Record&);
+std::string too_fast(const Record&);  // why the rates that were derived are impossible; "" if they are possible
+
+// Whether a user set the clocks of the GPU, and how provenance.clocks says it.
+inline constexpr std::string_view kClocksSet = "set by a user, ", kClocksFree = "free, ";
+inline bool clocks_are_set(const Provenance& p) { return p.clocks.starts_with(kClocksSet); }
 
 }  // namespace attune

@@ -24,17 +24,21 @@ std::string time_text(const Record& r) {
   return fmt::format("{} ± {:.1f} %", seconds_text(r.median_ns * 1e-9), 100 * half_width(r.interval, r.median_ns));
 }
 // Share of the nearer ceiling: arithmetic, or copying if the row is not warm.
-std::string share_text(const Record& r) {
+struct Share {
+  double part = 0;  // 0: no ceiling is known
+  bool copy = false;
+  std::string text() const { return part > 0 ? fmt::format("{:.1f} %", 100 * part) : "-"; }
+};
+Share share_of(const Record& r) {
   const double rate = r.ceiling_gflops > 0 ? r.gflops / r.ceiling_gflops : 0;
   const double traffic = r.copy_gbs > 0 && r.mode != "warm" ? r.gbs / r.copy_gbs : 0;
-  if (traffic > rate) return fmt::format("{:.1f} % copy", 100 * traffic);
-  return rate > 0 ? fmt::format("{:.1f} %", 100 * rate) : "-";
+  return traffic > rate ? Share{traffic, true} : Share{rate, false};
 }
+std::string share_text(const Record& r) { return share_of(r).text() + (share_of(r).copy ? " copy" : ""); }
 // "44.0 % of cuBLASLt bf16", "91.0 % of copy"
 std::string share_sentence(const Record& r) {
-  const std::string share = share_text(r);
-  const size_t copy = share.find(" copy");
-  return copy == share.npos ? join(share, " of ", r.ceiling) : join(share.substr(0, copy), " of copy");
+  const Share share = share_of(r);
+  return join(share.text(), " of ", share.copy ? "copy" : r.ceiling);
 }
 std::string ratio_text(const Record& r) {
   if (r.baseline.empty()) return "-";

@@ -222,7 +222,7 @@ TEST(Tune, a_baseline_that_does_not_fit_is_beaten_and_one_that_was_wrong_says_no
   EXPECT_EQ(rules(tuned(all)), "64 cpu_standard, 256 cpu_forward");
   all = crossing();
   const auto end = [&](RecordStatus status, CheckVerdict verdict) {
-    for (const size_t n : {1, 3, 5}) all[n].status = status, all[n].parity.verdict = verdict;
+    for (const size_t n : {1u, 3u, 5u}) all[n].status = status, all[n].parity.verdict = verdict;
   };
   end(RecordStatus::failed, CheckVerdict::fail);
   EXPECT_EQ(rules(tuned(all)), "64 cpu_forward");  // no backend is faster: the order decides among correct ones
