@@ -98,7 +98,7 @@ class Caches(unittest.TestCase):
         k, v = draw(1, 5, 2, 8), draw(1, 5, 2, 8, seed=1)
         cache.append(k, v, sequences=[1])
         self.assertEqual((cache.length(1), cache.free_pages), (5, 1))
-        with self.assertRaisesRegex(attune.Error, "3 more pages are needed, and 1 of 4 are free"):
+        with self.assertRaisesRegex(attune.Error, "3 more pages are needed, but 1 of 4 are free"):
             cache.append(k, v, sequences=[0])
         cache.resize(1, 2)
         self.assertEqual((cache.length(1), cache.free_pages), (2, 3))
@@ -110,7 +110,7 @@ class Caches(unittest.TestCase):
         q, k = draw(1, 2, 2, 8), draw(1, 2, 2, 8, seed=1)
         cache.attend(q, k, k)
         for sentence, call in (
-                ("2 new ones do not fit into its 3", lambda: cache.attend(q, k, k)),
+                ("2 new keys do not fit in its 3", lambda: cache.attend(q, k, k)),
                 ("sequence 7", lambda: cache.attend(q, k, k, sequences=[7])),
                 ("sequence -4 is not in 0 ... 1", lambda: cache.attend(q, k, k, sequences=[-4])),
                 (f"sequence {2**40} is not in 0 ... 1", lambda: cache.attend(q, k, k, sequences=[2**40])),
@@ -189,7 +189,7 @@ class NsaCaches(unittest.TestCase):
         new = self.streams(5)
         cache.attend(None, *new)
         for sentence, call in (
-                ("do not fit into 8", lambda: cache.attend(None, *new)),
+                ("do not fit in 8", lambda: cache.attend(None, *new)),
                 ("all or none must", lambda: cache.attend(None, *new[:4])),
                 ("neither q nor new tokens", lambda: cache.attend(None)),
                 ("weights 3 is not a number of phi's, 5 ... 14", lambda: cache.attend(None, *new, weights={3: new[0]})),
@@ -201,7 +201,7 @@ class NsaCaches(unittest.TestCase):
                 (f"sequence {2**40} is not in 0 ... 0", lambda: cache.shorten(2**40, 0)),
                 (f"length {2**40} is not in 0 ... 8", lambda: cache.shorten(0, 2**40)),
                 ("stream 'x'", lambda: cache.stream("x")),
-                ("not of the word nsa", lambda: attune.NsaCache("gate act=none", heads=1, dim=8, sequences=1,
+                ("is not nsa", lambda: attune.NsaCache("gate act=none", heads=1, dim=8, sequences=1,
                                                                 capacity=8))):
             with self.subTest(sentence), self.assertRaisesRegex(attune.Error, sentence):
                 call()

@@ -67,7 +67,7 @@ class Plain(unittest.TestCase):
         x = np.zeros((1, 8, 32), "float32")
         for sentence, call in (
                 ("module: ", lambda: attune.Module("lama f32 b1 s8 e32 h4 | causal")),
-                ("'x' is not one of its parameters", lambda: layer.parameter("x")),
+                ("'x' is not a parameter of", lambda: layer.parameter("x")),
                 ("x", lambda: layer.forward(np.zeros((1, 7, 32), "float32"))),
                 ("x: <class 'list'> is not a tensor", lambda: layer.forward(x.tolist())),
                 ("tape has 8 bytes", lambda: layer.forward(x, tape=np.zeros(8, "uint8"))),

@@ -21,7 +21,7 @@ Status blocks_problem(const attune_problem* given, bool bounded, Problem& p) {
   if (Status s = problem_of(given, p); !s.ok()) return s;
   if (p.mask.blocks.q < 1 || p.mask.blocks.k < 1)
     return Status::no("blocks: block_q = ", p.mask.blocks.q, " and block_k = ", p.mask.blocks.k,
-                      " are not the sizes of blocks");
+                      " given; both must be at least 1");
   Problem checked = p;
   if (!bounded && checked.mask.blocks.bound < 1) checked.mask.blocks.bound = 1;
   return valid(checked);
@@ -58,7 +58,7 @@ Status mask_of(const Problem& p, const attune_tensor& given, const Tensor& lists
       dim != columns)
     return no("is [", batch, ", ", head, ", ", seq, ", ", dim, "] of bhqk, not [", lists.extent.batch, " or 1, ",
               lists.extent.head, " or 1, ", rows, ", ", columns, "]");
-  if (t.device != lists.device || t.device_index != lists.device_index) return no("is not where the lists are");
+  if (t.device != lists.device || t.device_index != lists.device_index) return no("is not on the device of the lists");
   out = {static_cast<const uint8_t*>(t.data), t.stride.batch, t.stride.head, t.stride.seq};
   return Status::good();
 }
@@ -74,8 +74,8 @@ int attune_blocks_bound(const attune_problem* problem, const char* pattern, int3
     if (Status s = blocks_problem(problem, false, p); !s.ok()) return s;
     if (Status s = parse(pattern, p, parsed); !s.ok()) return s;
     if ((batch != 1 && batch != p.batch) || (heads != 1 && heads != p.heads_q))
-      return Status::no("blocks: lists for ", batch, " batch rows and ", heads, " heads, not 1 or ", p.batch,
-                        " and 1 or ", p.heads_q);
+      return Status::no("blocks: batch = ", batch, " and heads = ", heads, " given; batch must be 1 or ", p.batch,
+                        ", heads 1 or ", p.heads_q);
     *out = bound(parsed, p, batch, heads, full != 0);
     return Status::good();
   });
@@ -92,7 +92,7 @@ int attune_blocks_build(const attune_problem* problem, const attune_args* given,
       return Status::no("blocks.size = ", blocks->size, " is not sizeof(attune_blocks)");
     if (Status s = blocks_problem(problem, true, p); !s.ok()) return s;
     if (Status s = roles_of(given, args); !s.ok()) return s;
-    if (blocks->pattern && blocks->mask) return Status::no("blocks: both a pattern and a mask are given");
+    if (blocks->pattern && blocks->mask) return Status::no("blocks: a pattern and a mask given; give one");
     from.counts = blocks->counts, from.checked = true;
     from.origin = blocks->pattern ? BlockOrigin::pattern : blocks->mask ? BlockOrigin::mask : BlockOrigin::lists;
     if (blocks->pattern)

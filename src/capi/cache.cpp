@@ -68,7 +68,7 @@ Status no(const auto&... why) { return Status::no(kWho, ": ", why...); }
 
 Status fill(attune_cache& c, const attune_cache_options& o) {
   c.dtype = DType(o.dtype);
-  if (!is_floating(c.dtype)) return no("dtype ", o.dtype, " is not that of keys and values");
+  if (!is_floating(c.dtype)) return no("dtype ", o.dtype, " is not one of f64, f32, f16, bf16, e4m3");
   c.heads = o.heads, c.dim_qk = o.dim_qk, c.dim_v = o.dim_v ? o.dim_v : o.dim_qk;
   c.sequences = o.sequences, c.capacity = o.capacity, c.page = o.page, c.pages = o.pages;
   const struct { std::string_view name; int32_t value, least; } sizes[] = {
@@ -76,13 +76,13 @@ Status fill(attune_cache& c, const attune_cache_options& o) {
       {"capacity", c.capacity, 1},   {"page", c.page, 0},     {"pages", c.pages, 0}};
   for (const auto& [name, value, least] : sizes)
     if (value < least) return no(name, " = ", value, " is below ", least);
-  if (!c.page && c.pages) return no("pages = ", c.pages, " without keys a page");
+  if (!c.page && c.pages) return no("pages = ", c.pages, " given, but page = 0");
   c.most = c.held(c.capacity);
   const int64_t needed = int64_t(c.sequences) * c.most;
   if (int64_t(c.sequences) * (2 + int64_t(c.most)) > kMostNumbers)
-    return no(c.sequences, " sequences of ", c.most, " pages are over 2^31 numbers");
+    return no(c.sequences, " sequences of ", c.most, " pages exceed 2^31 numbers");
   if (c.page && !c.pages) c.pages = int32_t(needed);
-  if (!o.k != !o.v) return no("one of k and v is given, and the other is not");
+  if (!o.k != !o.v) return no(o.k ? "k" : "v", " given without ", o.k ? "v" : "k", "; give both or neither");
 
   if (Status s = place(c, kWho, o.device); !s.ok()) return s;
   const int64_t outer = c.page ? c.pages : c.sequences, rows = c.page ? c.page : c.capacity;
@@ -90,7 +90,7 @@ Status fill(attune_cache& c, const attune_cache_options& o) {
     const int64_t shape[] = {outer, rows, c.heads, key ? c.dim_qk : c.dim_v};
     std::copy_n(shape, 4, key ? c.k_shape : c.v_shape);
     const double bytes = double(outer) * double(rows) * double(c.heads) * double(shape[3]) * size_of(c.dtype);
-    if (bytes > 0x1p60) return no(key ? "keys" : "values", " take over 2^60 bytes");
+    if (bytes > 0x1p60) return no(key ? "keys" : "values", " exceed 2^60 bytes");
     CacheStorage& to = key ? c.k : c.v;
     if (o.k) to.data = static_cast<std::byte*>(key ? o.k : o.v);
     else if (Status s = to.allocate(c.gpu, c.index, size_t(bytes)); !s.ok()) return s;
@@ -110,11 +110,11 @@ Status has_room(const attune_cache& c, const Problem& p, int64_t added) {
     const int32_t s = c.order[size_t(b)];
     const int64_t now = c.length[size_t(s)], then = now + added;
     if (then > c.capacity)
-      return no("sequence ", s, " has ", now, " keys, and ", added, " new ones do not fit into its ", c.capacity);
+      return no("sequence ", s, " has ", now, " keys, and ", added, " new keys do not fit in its ", c.capacity);
     pages += c.held(then) - c.held(now);
   }
   if (pages > int64_t(c.unused.size()))
-    return no(pages, " more pages are needed, and ", c.unused.size(), " of ", c.pages, " are free");
+    return no(pages, " more pages are needed, but ", c.unused.size(), " of ", c.pages, " are free");
   return Status::good();
 }
 
@@ -140,9 +140,9 @@ Status send(attune_cache& c, int32_t batch, int64_t added, void* stream) {
 Status complete(const attune_cache& c, const attune_problem* given, Problem& p) {
   if (Status s = problem_of(given, p); !s.ok()) return s;
   const KeySource keys = c.page ? KeySource::paged : KeySource::linear;
-  if (p.pass != Pass::forward) return no("serves a forward, not a ", name(p.pass));
+  if (p.pass != Pass::forward) return no("supports only a forward, not a ", name(p.pass));
   if (p.keys != KeySource::linear && (p.keys != keys || p.page != c.page))
-    return no("its keys are ", name(keys), c.page ? join(c.page) : "", ", those of the problem ", name(p.keys),
+    return no("its keys are ", name(keys), c.page ? join(c.page) : "", ", but those of the problem are ", name(p.keys),
               p.page ? join(p.page) : "");
   p.keys = keys, p.page = c.page;
   if (!p.len_k) p.len_k = c.capacity;
@@ -156,7 +156,7 @@ Status attend(attune_cache& c, const attune_problem* problem, const attune_args*
   if (Status s = complete(c, problem, p); !s.ok()) return s;
   if (Status s = copy_args(given, args); !s.ok()) return s;
   for (const int role : {ATTUNE_K, ATTUNE_V, ATTUNE_USED_K, ATTUNE_CACHE_INDEX, ATTUNE_PAGE_TABLE})
-    if (args.role[role]) return no(name(Role(role)), " is its own, and is given too");
+    if (args.role[role]) return no(name(Role(role)), " given, but the cache provides it");
   if (Status s = choose(c, kWho, sequences, p.batch); !s.ok()) return s;
   int64_t added = 0;
   if (Tensor k_new; p.has(Option::append) && args.role[ATTUNE_K_NEW]) {
@@ -166,7 +166,7 @@ Status attend(attune_cache& c, const attune_problem* problem, const attune_args*
   if (Status s = has_room(c, p, added); !s.ok()) return s;
   for (int32_t b = 0; b < p.batch && !args.role[ATTUNE_LEFT_PAD]; ++b)
     if (const int64_t keys = c.length[size_t(c.order[size_t(b)])] + added; keys > p.len_k)
-      return no("sequence ", c.order[size_t(b)], " would have ", keys, " keys, over the bound ", p.len_k);
+      return no("sequence ", c.order[size_t(b)], " would have ", keys, " keys, which exceed the bound ", p.len_k);
 
   const auto each = [&](auto f) {
     for (int32_t b = 0; b < p.batch; ++b) f(c.order[size_t(b)], c.length[size_t(c.order[size_t(b)])]);
@@ -194,7 +194,7 @@ Status resize(attune_cache& c, int32_t s, int32_t length) {
   const int64_t now = c.length[size_t(s)];
   if (length < 0 || length > c.capacity) return no("length ", length, " is not in 0 ... ", c.capacity);
   if (const int64_t pages = c.held(length) - c.held(now); pages > int64_t(c.unused.size()))
-    return no(pages, " more pages are needed, and ", c.unused.size(), " of ", c.pages, " are free");
+    return no(pages, " more pages are needed, but ", c.unused.size(), " of ", c.pages, " are free");
   length > now ? c.take_pages(s, now, length) : c.give_pages(s, now, length);
   c.length[size_t(s)] = length;
   return Status::good();

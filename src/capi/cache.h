@@ -34,7 +34,7 @@ Status place(C& c, std::string_view who, const char* device) {
   Device d;
   if (Status s = device_named(device ? device : "cpu", d); !s.ok()) return s;
   c.gpu = d.kind == DeviceKind::cuda, c.index = d.index;
-  return c.gpu && d.index < 0 ? Status::no(who, ": device '", device, "' is not here") : Status::good();
+  return c.gpu && d.index < 0 ? Status::no(who, ": device '", device, "' is not present") : Status::good();
 }
 
 // Stores the sequences of a call in c.order and checks that each exists and occurs once.
@@ -46,7 +46,7 @@ Status choose(C& c, std::string_view who, const int32_t* sequences, int32_t batc
   for (int32_t b = 0; b < batch; ++b) {
     const int32_t s = sequences ? sequences[b] : b;
     if (!c.has(s)) return no("sequence ", s, " is not in 0 ... ", c.sequences - 1);
-    if (c.taken[size_t(s)]++) return no("sequence ", s, " is there twice");
+    if (c.taken[size_t(s)]++) return no("sequence ", s, " is given twice");
     c.order[size_t(b)] = s;
   }
   return Status::good();

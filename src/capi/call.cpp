@@ -72,10 +72,9 @@ Status workspace_of(const Plan& plan, const attune_args& given, Workspace& out) 
   }
   const uintptr_t first = reinterpret_cast<uintptr_t>(given.workspace), last = first + given.workspace_bytes;
   if (!given.workspace && (needed || given.workspace_bytes))
-    return Status::no("workspace: is null, and ", needed, " bytes are needed", stands_in(plan));
+    return Status::no("workspace: null given, the plan needs ", needed, " bytes", stands_in(plan));
   if (given.workspace_bytes < needed)
-    return Status::no("workspace: ", given.workspace_bytes, " bytes are below the ", needed, " of the plan",
-                      stands_in(plan));
+    return Status::no("workspace: ", given.workspace_bytes, " bytes given, the plan needs ", needed, stands_in(plan));
   if (first % kWorkspaceAlign) return Status::no("workspace: is not aligned to ", kWorkspaceAlign, " bytes");
   if (last < first) return Status::no("workspace: ", given.workspace_bytes, " bytes reach past the end of memory");
   for (int n = 0; n < mine.count; ++n) {
@@ -237,7 +236,8 @@ int attune_problem_format(const attune_problem* problem, char* out, size_t capac
     if (Status s = valid(p); !s.ok()) return s;
     const std::string line = name(p);
     if (!out) return Status::no("out is null");
-    if (line.size() >= capacity) return Status::no("the line needs ", line.size() + 1, " bytes, not ", capacity);
+    if (line.size() >= capacity)
+      return Status::no("capacity = ", capacity, ", but the line needs ", line.size() + 1, " bytes");
     std::memcpy(out, line.c_str(), line.size() + 1);
     return Status::good();
   });
@@ -289,7 +289,7 @@ int attune_plan_create(const attune_problem* problem, const char* device, const 
     if (Status s = planned(problem, device, backend, made->plan, &links); !s.ok()) return s;
     made->backend = made->plan.backend->name;
     made->why = join(made->backend, ": ", made->plan.why, made->plan.refused);
-    if (!links.empty()) made->why += join("\n  attune_call with arguments that do not fit it goes on to ", links);
+    if (!links.empty()) made->why += join("\n  attune_call with arguments that do not fit tries ", links);
     *out = made.release();
     return Status::good();
   });

@@ -68,7 +68,7 @@ Status tensor_named(std::string_view name, const attune_tensor* given, Tensor& o
   const auto no = [&](const auto&... why) { return Status::no(name, ": ", why...); };
   if (!given) return Status::no(name, " is null");
   if (Status s = tensor_of(*given, name, out); !s.ok()) return s;
-  if (!is_floating(out.dtype)) return no("dtype ", attune::name(out.dtype), " is not a floating one");
+  if (!is_floating(out.dtype)) return no("dtype ", attune::name(out.dtype), " is not one of f64, f32, f16, bf16, e4m3");
   if (reinterpret_cast<uintptr_t>(out.data) % uintptr_t(size_of(out.dtype)))
     return no("data is not aligned to its dtype ", attune::name(out.dtype));
   return Status::good();
@@ -78,9 +78,9 @@ Status tensor_named(std::string_view name, const attune_tensor* given, Tensor& o
 Status check_copy(const Tensor& whole, const Tensor& shard, bool back) {
   const auto no = [](const auto&... why) { return Status::no("shard: ", why...); };
   const Extents &w = whole.extent, &s = shard.extent;
-  if (s.batch != w.batch) return no("batch = ", s.batch, " is not ", w.batch, ", that of whole");
-  if (s.head != w.head) return no("head = ", s.head, " is not ", w.head, ", that of whole");
-  if (s.dim != w.dim) return no("dim = ", s.dim, " is not ", w.dim, ", that of whole");
+  if (s.batch != w.batch) return no("batch = ", s.batch, ", but whole has ", w.batch);
+  if (s.head != w.head) return no("head = ", s.head, ", but whole has ", w.head);
+  if (s.dim != w.dim) return no("dim = ", s.dim, ", but whole has ", w.dim);
   if (shard.device != whole.device || shard.device_index != whole.device_index)
     return no("is not on the device of whole");
   const Placed both[] = {{"whole", whole, back}, {"shard", shard, !back}};
@@ -121,7 +121,8 @@ int attune_nccl_create(const void* id, int32_t rank, int32_t ranks, const char* 
     Device d;
     Transport transport;
     if (Status s = device_named(device ? device : "cuda:0", d); !s.ok()) return s;
-    if (d.kind != DeviceKind::cuda || d.index < 0) return Status::no("NCCL: ", device, " is not a GPU that is here");
+    if (d.kind != DeviceKind::cuda || d.index < 0)
+      return Status::no("NCCL: device '", device ? device : "cuda:0", "' is not a GPU of this machine");
     const std::span<const std::byte, kNcclIdBytes> bytes(static_cast<const std::byte*>(id), kNcclIdBytes);
     if (Status s = open_nccl(bytes, rank, ranks, d.index, transport); !s.ok()) return s;
     return *out = handle(new Communicator(transport)), Status::good();
@@ -133,9 +134,9 @@ int attune_transport_create(const attune_transport* given, attune_communicator**
     if (!given || !out) return Status::no(out ? "transport is null" : "out is null");
     if (given->size < sizeof *given || given->size > kMostBytes)
       return Status::no("transport.size = ", given->size, " is not sizeof(attune_transport)");
-    if (!given->start || !given->finish) return Status::no("transport: start and finish are not both given");
+    if (!given->start || !given->finish) return Status::no("transport: start and finish are both required");
     if (given->ranks < 1 || given->rank < 0 || given->rank >= given->ranks)
-      return Status::no("transport: rank ", given->rank, " is not one of ", given->ranks);
+      return Status::no("transport: rank = ", given->rank, " is not in 0 ... ", given->ranks - 1);
     auto mine = std::make_unique<Callers>(Callers{*given});
     auto made = std::make_unique<Communicator>(Transport{.self = mine.get(), .rank = given->rank, .ranks = given->ranks,
                                                          .gpu = given->gpu, .start = start, .finish = finish,
@@ -179,8 +180,8 @@ int attune_shard_tokens(const char* layout, int32_t tokens, int32_t ranks, int32
     if (!count) return Status::no("count is null");
     if (Status s = shards_of(layout, tokens, ranks, rank, shards); !s.ok()) return s;
     if (tokens_out && *count < shards.count(rank))
-      return Status::no("count = ", *count, " is below the ", shards.count(rank), " tokens of rank ", rank,
-                        ", which tokens_out has to have room for");
+      return Status::no("count = ", *count, " given, but tokens_out needs room for the ", shards.count(rank),
+                        " tokens of rank ", rank);
     *count = shards.count(rank);
     for (int row = 0; tokens_out && row < *count; ++row) tokens_out[row] = shards.token(rank, row);
     return Status::good();
@@ -196,7 +197,7 @@ int attune_shard_copy(const char* layout, int32_t ranks, int32_t rank, const att
     if (Status s = tensor_named("shard", shard, own); !s.ok()) return s;
     if (Status s = shards_of(layout, all.extent.seq, ranks, rank, shards); !s.ok()) return s;
     if (own.extent.seq != shards.count(rank))
-      return Status::no("shard: has ", own.extent.seq, " rows, and rank ", rank, " has ", shards.count(rank), " of ",
+      return Status::no("shard: has ", own.extent.seq, " rows, but rank ", rank, " has ", shards.count(rank), " of ",
                         shards.tokens, " tokens");
     if (Status s = check_copy(all, own, back); !s.ok()) return s;
     for (int n = 0; n < shards.pieces(); ++n) {

@@ -60,12 +60,12 @@ Status problem_of(const attune_problem* given, Problem& out) {
     return Status::no("problem.size = ", size, " is not sizeof(attune_problem)");
   const char* bytes = reinterpret_cast<const char*>(given);
   for (size_t n = known; n < size; ++n)
-    if (bytes[n]) return Status::no("problem: a field is set that this version does not know");
+    if (bytes[n]) return Status::no("problem: a field is set that this version does not have");
   std::array<char, sizeof(Problem)> fields{};
   std::memcpy(fields.data(), bytes + head, known - head);
   out = filled(std::bit_cast<Problem>(fields));
   // Checked here, not only in valid(): some callers read the variant before they validate the rest.
-  if (out.variant.text[sizeof out.variant.text - 1]) return Status::no("problem: variant is not terminated");
+  if (out.variant.text[sizeof out.variant.text - 1]) return Status::no("problem: variant is not null-terminated");
   return Status::good();
 }
 
@@ -77,7 +77,7 @@ Status problem_to(const Problem& p, attune_problem& out) {
   Problem again;
   if (Status s = problem_of(&whole, again); !s.ok())
     return Status::no("problem.size = ", size, " is not sizeof(attune_problem)");
-  if (again != p) return Status::no("the line says more than an attune_problem of ", size, " bytes can hold");
+  if (again != p) return Status::no("problem.size = ", size, " is too small for this line");
   std::memset(reinterpret_cast<char*>(&out) + head, 0, size - head);
   std::memcpy(reinterpret_cast<char*>(&out) + head, &p, room - head);
   return Status::good();
@@ -99,16 +99,16 @@ Status read_tensor(const attune_tensor& given, Tensor& out) {
   for (int n = given.ndim - 1; n >= 0; --n) {
     const int axis = axis_of(axes[n]);
     const int64_t length = given.shape[n], step = given.strides && !empty ? given.strides[n] : compact;
-    if (axis == kAxes || seen[axis]) return no("axes '", axes, "': letter '", axes[n], "' is unknown or there twice");
+    if (axis == kAxes || seen[axis]) return no("axes '", axes, "': letter '", axes[n], "' is unknown or repeated");
     if (length < 0 || length > INT32_MAX)
       return no("extent ", length, " of axis '", axes[n], "' is not in 0 ... 2^31 - 1");
     seen[axis] = true;
     extent[axis] = length;
     if (length > 1 && step < 0) return no("stride ", step, " of axis '", axes[n], "' is below 0");
     if (length > 1 || axis == kDim) stride[axis] = length > 1 ? step : 1;
-    if (__builtin_mul_overflow(compact, std::max<int64_t>(length, 1), &compact)) return no("has over 2^63 elements");
+    if (__builtin_mul_overflow(compact, std::max<int64_t>(length, 1), &compact)) return no("has 2^63 elements or more");
   }
-  if (stride[kDim] != 1 && !empty) return no("the last axis has stride ", stride[kDim], ", it must be contiguous");
+  if (stride[kDim] != 1 && !empty) return no("the last axis has stride ", stride[kDim], "; it must be 1 (contiguous)");
   const auto [kind, index] = given.device;
   if (kind < 1 || kind > 3) return no("device type ", kind, " is not 1 (CPU), 2 (CUDA) or 3 (CPU, pinned)");
   const DType dtype = dtype_of(given);

@@ -26,12 +26,13 @@ Status index_of(const char* device, int& out) {
     const auto read = std::from_chars(number.data(), end, out);
     if (read.ec == std::errc() && read.ptr == end && out >= 0) return Status::good();
   }
-  return Status::no("device '", word, "' has no memory here: it is not cpu, nor cuda: and the number of a GPU");
+  return Status::no("device '", word, "' is not cpu, cuda or cuda:#");
 }
 
 Status gpu_of(const char* device, int& out) {
   if (Status s = index_of(device, out); !s.ok()) return s;
-  return out == kCpu ? Status::no("memory: the CPU has no pool; buffers there are the caller's own") : Status::good();
+  if (out != kCpu) return Status::good();
+  return Status::no("memory: the CPU has no pool; callers allocate their own buffers there");
 }
 
 Status write(const attune_memory& all, attune_memory& out) {

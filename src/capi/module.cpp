@@ -45,7 +45,7 @@ attune_tensor described(const attune_module& m, const Parameter& p, void* data, 
 Status find(const attune_module* m, const char* name, const Parameter*& out) {
   if (!m || !name) return Status::no(m ? "name is null" : "module is null");
   out = m->module->find(name);
-  return out ? Status::good() : no("'", name, "' is not one of its parameters: '", m->text, "'");
+  return out ? Status::good() : no("'", name, "' is not a parameter of '", m->text, "'");
 }
 
 Status run(const attune_module* m, const attune_module_args* given, Pass pass, void* stream) {
@@ -69,8 +69,7 @@ Status run(const attune_module* m, const attune_module_args* given, Pass pass, v
   cuda::Borrowed borrowed;
   if (a.workspace || a.workspace_bytes) {
     if (!a.workspace || a.workspace_bytes < needed)
-      return no("workspace has ", a.workspace ? a.workspace_bytes : 0, " bytes, below the ", needed,
-                " that are needed");
+      return no("workspace: ", a.workspace ? a.workspace_bytes : 0, " bytes given, the module needs ", needed);
     c.workspace = static_cast<std::byte*>(a.workspace);
   } else if (gpu) {
     if (Status s = borrowed.take(module.graph().device.index, std::max<size_t>(needed, 1), stream); !s.ok())

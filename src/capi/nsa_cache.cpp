@@ -78,15 +78,16 @@ struct Said {
 };
 
 Status read_variant(attune_nsa_cache& c, const char* text) {
-  if (!text) return no("variant is null; it is for example \"nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512\"");
+  if (!text) return no("variant is null; an example is \"nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512\"");
   if (Status s = assign(c.given, text); !s.ok()) return s;
-  if (word(c.given) != "nsa") return no("variant '", text, "' is not of the word nsa");
+  if (word(c.given) != "nsa") return no("variant '", text, "' is not nsa");
   Problem p{.heads_q = c.heads, .heads_kv = c.heads, .len_q = c.capacity, .len_k = c.capacity, .dim_qk = c.dim_qk,
             .dim_v = c.dim_v};
   p.mask.kind = MaskKind::causal, p.variant = c.given;
   if (Status s = read_nsa(p, c.nsa); !s.ok()) return s;
-  if (c.nsa.phi == Phi::none) return no("phi=none; it is the cache that compresses, by mean, conv or mlp");
-  if (c.nsa.only != Branch::all) return no("only=", value(c.given, "only"), "; it serves the three branches together");
+  if (c.nsa.phi == Phi::none) return no("phi=none given; the cache compresses, and requires phi=mean, conv or mlp");
+  if (c.nsa.only != Branch::all)
+    return no("only=", value(c.given, "only"), " given; the cache requires all three branches");
   const std::string hidden = c.nsa.hidden ? join(" hidden=", c.nsa.hidden) : "";
   const std::string compress = join("compress d=", c.nsa.d, " l=", c.nsa.l, " phi=", value(c.given, "phi"), hidden);
   if (Status s = assign(c.compress, compress); !s.ok()) return s;
@@ -114,7 +115,7 @@ Status fill(attune_nsa_cache& c, const attune_nsa_cache_options& o) {
     const int64_t shape[] = {c.sequences, rows, c.heads, c.dim(n)};
     std::copy_n(shape, 4, c.shape[n]);
     const double bytes = double(c.sequences) * double(rows) * double(c.heads) * c.dim(n) * size_of(c.dtype);
-    if (bytes > 0x1p60) return no("a stream takes over 2^60 bytes");
+    if (bytes > 0x1p60) return no("a stream exceeds 2^60 bytes");
     if (Status s = c.stream[n].allocate(c.gpu, c.index, size_t(bytes)); !s.ok()) return s;
   }
   const size_t sequences = size_t(c.sequences);
@@ -126,9 +127,9 @@ Status fill(attune_nsa_cache& c, const attune_nsa_cache_options& o) {
 // Completes the problem of the attention with the fields that the cache determines.
 Status complete(const attune_nsa_cache& c, const attune_problem* given, Problem& p) {
   if (Status s = problem_of(given, p); !s.ok()) return s;
-  if (p.pass != Pass::forward) return no("serves a forward, not a ", name(p.pass));
+  if (p.pass != Pass::forward) return no("supports only a forward, not a ", name(p.pass));
   if (p.variant.text[0] && std::memcmp(&p.variant, &c.given, sizeof p.variant))
-    return no("its variant is '", c.given.text, "', that of the problem '", p.variant.text, "'");
+    return no("its variant is '", c.given.text, "', but that of the problem is '", p.variant.text, "'");
   if (p.heads_kv != c.heads || p.dim_qk != c.dim_qk || p.dim_v != c.dim_v || p.dtype.kv != c.dtype)
     return no("has ", c.heads, " heads of ", name(c.dtype), " and dims ", c.dim_qk, " and ", c.dim_v, ", the problem ",
               p.heads_kv, " of ", name(p.dtype.kv), " and ", p.dim_qk, " and ", p.dim_v);
@@ -146,7 +147,7 @@ Status find_new(attune_nsa_cache& c, const Problem& p, const attune_args& args, 
   for (int n = 0; n < kRaw; ++n) {
     const attune_tensor* t = args.role[kNew[n]];
     wanted += c.has_stream(n), given += t != nullptr;
-    if (t && !c.has_stream(n)) return no(name(Role(kNew[n])), " is given, and with w=0 there is no window");
+    if (t && !c.has_stream(n)) return no(name(Role(kNew[n])), " given, but with w=0 there is no window");
     if (!t) continue;
     if (Status s = tensor_of(*t, Role(kNew[n]), fresh[n]); !s.ok()) return s;
     const Extents e = fresh[n].extent;
@@ -155,12 +156,12 @@ Status find_new(attune_nsa_cache& c, const Problem& p, const attune_args& args, 
       return no("new tokens ", name(Role(kNew[n])), " are [", e.batch, ", ", e.seq, ", ", e.head, ", ", e.dim,
                 "], not [", p.batch, ", ", added, ", ", c.heads, ", ", c.dim(n), "]");
   }
-  if (given && given != wanted) return no(given, " of the ", wanted, " streams have new tokens; all or none must");
+  if (given && given != wanted) return no(given, " of the ", wanted, " streams have new tokens; give all or none");
   for (int32_t b = 0; b < p.batch; ++b) {
     const int32_t s = c.order[size_t(b)];
     const int64_t now = c.length[size_t(s)], most = std::min<int64_t>(c.capacity, p.len_k);
     if (now + added > most)
-      return no("sequence ", s, " has ", now, " tokens, and ", added, " new ones do not fit into ", most);
+      return no("sequence ", s, " has ", now, " tokens, and ", added, " new tokens do not fit in ", most);
     for (int n = 0; added && n < kRaw; ++n) {
       if (!c.has_stream(n)) continue;
       Tensor from = fresh[n];
@@ -228,7 +229,7 @@ Status step(attune_nsa_cache& c, const attune_problem* problem, const attune_arg
   if (Status s = complete(c, problem, p); !s.ok()) return s;
   if (Status s = copy_args(given, args); !s.ok()) return s;
   for (const int role : {ATTUNE_K, ATTUNE_V, ATTUNE_USED_K, ATTUNE_CACHE_INDEX})
-    if (args.role[role]) return no(name(Role(role)), " is its own, and is given too");
+    if (args.role[role]) return no(name(Role(role)), " given, but the cache provides it");
   if (Status s = choose(c, kWho, sequences, p.batch); !s.ok()) return s;
   if (Status s = find_new(c, p, args, added); !s.ok()) return s;
   if (Status s = copy_all(c.copies, stream); !s.ok()) return s.after(kWho, ": ");
@@ -292,7 +293,7 @@ int32_t attune_nsa_cache_compressed(const attune_nsa_cache* cache, int32_t seque
 int attune_nsa_cache_view(const attune_nsa_cache* cache, int stream, attune_tensor* out) {
   return answer([&] {
     if (!cache || !out) return Status::no(cache ? "out is null" : "cache is null");
-    if (!cache->has_stream(stream)) return no("stream ", stream, " is not one of its own");
+    if (!cache->has_stream(stream)) return no("stream ", stream, " is not in this cache");
     *out = cache->tensor(stream);
     return Status::good();
   });

@@ -14,10 +14,10 @@ Status copied(const T* given, const char* what, T& out) {
   out = {};
   if (!given) return Status::good();
   if (given->size < sizeof given->size || given->size > kMostBytes || given->size % alignof(T))
-    return Status::no(what, ".size = ", given->size, " is not that of its struct");
+    return Status::no(what, ".size = ", given->size, " is not the size of its struct");
   const char* bytes = reinterpret_cast<const char*>(given);
   for (size_t n = sizeof out; n < given->size; ++n)
-    if (bytes[n]) return Status::no(what, ": a field is set that this version does not know");
+    if (bytes[n]) return Status::no(what, ": a field is set that this version does not have");
   std::memcpy(&out, given, std::min<size_t>(given->size, sizeof out));
   return Status::good();
 }

@@ -77,7 +77,7 @@ Status read_heads(Text text, Rule& r) {
 Status read_rule(Text line, Rule& r) {
   const auto fields = std::count(line.begin(), line.end(), '\t') + 1;
   if (fields != kFields)
-    return Status::no("a rule of ", fields, " fields; it has ", kFields, " with one tab between two: ", kShape);
+    return Status::no(fields, " fields given; a rule has ", kFields, ", separated by one tab: ", kShape);
   Text field[kFields], rest = line;
   for (Text& f : field) f = cut(rest, '\t');
   if (field[1] != name(Pass::forward) && field[1] != name(Pass::backward))
@@ -155,11 +155,11 @@ struct Reader {
     if (word != "rule")
       return Status::no("the line begins with ", quoted(word), ", not with device, measured, rule or #");
     if (!device_at || !measured_at)
-      return Status::no("a rule before the ", device_at ? "measured" : "device", " line; both stand before the rules");
+      return Status::no("a rule before the ", device_at ? "measured" : "device", " line; device and measured come first");
     Rule r;
     if (Status s = read_rule(text, r); !s.ok()) return s;
     const auto [first, is_new] = conditions.emplace(condition(r), line);
-    if (!is_new) return Status::no("the same condition as line ", first->second, "; a condition stands once");
+    if (!is_new) return Status::no("has the same condition as line ", first->second, "; conditions must differ");
     tuned.rules.push_back(std::move(r));
     return Status::good();
   }

@@ -60,14 +60,14 @@ Status load_tuned(const Device& d, Tuned& out) {
   const std::string path = tuned_path(d);
   if (path.empty()) return Status::good();
   if (const mode_t mode = mode_of(path); mode && !S_ISREG(mode))  // a device may be endless, a pipe may block
-    return Status::no(path, ": is not a regular file, and a tuned file is one");
+    return Status::no(path, ": is not a regular file");
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) return Status::no(path, ": cannot be read");
   Tuned read;
   if (Status s = read_tuned(text, path, read); !s.ok()) return s;
   if (read.device != d.name)
-    return Status::no(path, ": was measured on '", read.device, "', and this device is '", d.name, "'");
+    return Status::no(path, ": was measured on '", read.device, "', but this device is '", d.name, "'");
   out = std::move(read);
   return Status::good();
 }

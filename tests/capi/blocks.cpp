@@ -134,10 +134,10 @@ int main() {
          "density is what was asked for");
 
   refused([&] { attune::Blocks(problem, "spiral"); }, "'spiral' is not one of dense, local_window");
-  refused([&] { attune::Blocks(dense, "dense"); }, "block_q = 0 and block_k = 0 are not the sizes of blocks");
+  refused([&] { attune::Blocks(dense, "dense"); }, "block_q = 0 and block_k = 0 given; both must be at least 1");
   refused([&] { attune::Blocks(problem, "dense", "cuda:99"); }, "");
   from.pattern = "dense";
-  refused(build, "both a pattern and a mask");
+  refused(build, "a pattern and a mask given");
   from.pattern = nullptr;
   const attune::Tensor wrong(mask.data(), attune::DataType{1, 8}, "qk", {13, 12});
   const attune_tensor wrong_c = wrong.c();

@@ -158,7 +158,7 @@ void pages_are_handed_out_once() {
   expect(cache.free_pages() == 3, "one that is not is free");
   cache.resize(2, 5);  // space that the caller fills
   expect(cache.free_pages() == 0 && cache.length(2) == 5, "room for keys of the caller");
-  refused([&] { cache.resize(2, 7); }, "cache: 1 more pages are needed, and 0 of 6 are free");
+  refused([&] { cache.resize(2, 7); }, "cache: 1 more pages are needed, but 0 of 6 are free");
   expect(cache.length(2) == 5, "a refused length");
 }
 
@@ -222,7 +222,7 @@ void misuse() {
   Step step(2, 3);
   attune::Args args = step.args();
   const attune::Problem problem = step.problem();
-  refused([&] { cache.attend(problem, args, {0, 0}); }, "cache: sequence 0 is there twice");
+  refused([&] { cache.attend(problem, args, {0, 0}); }, "cache: sequence 0 is given twice");
   refused([&] { cache.attend(problem, args, {0, 4}); }, "cache: sequence 4 is not in 0 ... 3");
   refused([&] { cache.attend(problem, args, {-1, 0}); }, "cache: sequence -1 is not in 0 ... 3");
   refused([&] { cache.attend(problem, args, {0}); }, "cache: 1 sequences are named for a batch of 2");
@@ -233,27 +233,27 @@ void misuse() {
   other.c.batch = 5;
   refused([&] { cache.attend(other, args); }, "cache: batch = 5 is not in 1 ... 4");
   other = problem, other.c.len_k = 2;
-  refused([&] { cache.attend(other, args); }, "cache: sequence 0 would have 3 keys, over the bound 2");
+  refused([&] { cache.attend(other, args); }, "cache: sequence 0 would have 3 keys, which exceed the bound 2");
   other = problem, other.c.keys = ATTUNE_PAGED, other.c.page = 16;
-  refused([&] { cache.attend(other, args); }, "cache: its keys are paged4, those of the problem paged16");
+  refused([&] { cache.attend(other, args); }, "cache: its keys are paged4, but those of the problem are paged16");
   other = problem, other.c.pass = ATTUNE_BACKWARD;
-  refused([&] { cache.attend(other, args); }, "cache: serves a forward, not a backward");
+  refused([&] { cache.attend(other, args); }, "cache: supports only a forward, not a backward");
   const int32_t used[] = {0, 0};
   refused([&] { cache.attend(problem, attune::Args(args).set(ATTUNE_USED_K, {used, "b", {2}})); },
-          "cache: used_k is its own, and is given too");
+          "cache: used_k given, but the cache provides it");
   refused([&] { cache.attend(problem, attune::Args()); }, "q: not given");
   expect(cache.length(0) == 0, "after all that");
 
   const struct { void (*set)(attune_cache_options&); const char* says; } wrong[] = {
-      {[](attune_cache_options& o) { o.dtype = ATTUNE_I32; }, "cache: dtype 6 is not that of keys and values"},
+      {[](attune_cache_options& o) { o.dtype = ATTUNE_I32; }, "cache: dtype 6 is not one of f64, f32, f16, bf16, e4m3"},
       {[](attune_cache_options& o) { o.heads = 0; }, "cache: heads = 0 is below 1"},
       {[](attune_cache_options& o) { o.capacity = -1; }, "cache: capacity = -1 is below 1"},
       {[](attune_cache_options& o) { o.page = -1; }, "cache: page = -1 is below 0"},
-      {[](attune_cache_options& o) { o.page = 0, o.pages = 3; }, "cache: pages = 3 without keys a page"},
+      {[](attune_cache_options& o) { o.page = 0, o.pages = 3; }, "cache: pages = 3 given, but page = 0"},
       {[](attune_cache_options& o) { o.k = &o; }, "cache: one of k and v is given"},
       {[](attune_cache_options& o) { o.device = "abacus"; }, "device 'abacus'"},
-      {[](attune_cache_options& o) { o.device = "h200"; }, "cache: device 'h200' is not here"},
-      {[](attune_cache_options& o) { o.sequences = INT32_MAX, o.page = 1; }, "are over 2^31 numbers"},
+      {[](attune_cache_options& o) { o.device = "h200"; }, "cache: device 'h200' is not present"},
+      {[](attune_cache_options& o) { o.sequences = INT32_MAX, o.page = 1; }, "exceed 2^31 numbers"},
       {[](attune_cache_options& o) { o.page = 0, o.capacity = o.heads = o.dim_qk = INT32_MAX; }, "over 2^60 bytes"},
   };
   for (const auto& [set, says] : wrong) {

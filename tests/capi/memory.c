@@ -54,10 +54,10 @@ static void refusals(void) {
   refused(attune_memory_allocate("cpu", 1, NULL, &out), "memory: the CPU has no pool");
   expect(out == NULL, "a refused allocation gives null");
   refused(attune_memory_free(NULL, &m, NULL), "memory: the CPU has no pool");
-  refused(attune_memory_trim("h200", 0), "device 'h200' has no memory here");
-  refused(attune_memory_reset("cuda:x"), "device 'cuda:x' has no memory here");
-  refused(attune_memory_reset("cuda:-1"), "device 'cuda:-1' has no memory here");
-  refused(attune_memory_statistics("cuda:1x", &m), "device 'cuda:1x' has no memory here");
+  refused(attune_memory_trim("h200", 0), "device 'h200' is not cpu, cuda or cuda:#");
+  refused(attune_memory_reset("cuda:x"), "device 'cuda:x' is not cpu, cuda or cuda:#");
+  refused(attune_memory_reset("cuda:-1"), "device 'cuda:-1' is not cpu, cuda or cuda:#");
+  refused(attune_memory_statistics("cuda:1x", &m), "device 'cuda:1x' is not cpu, cuda or cuda:#");
   expect(attune_memory_allocate("cuda:4000", 1, NULL, &out) == 1 && *attune_last_error(), "no such GPU");
   expect(attune_memory_statistics("cuda:63", &m) == 1 && *attune_last_error(), "no such GPU");
 }

@@ -88,9 +88,9 @@ static void axes(void) {
   plain(), w.tensor[ATTUNE_Q].axes = "bsh";
   wrong("q: axes 'bsh' do not name the 4 axes");
   plain(), w.tensor[ATTUNE_Q].axes = "bshx";
-  wrong("q: axes 'bshx': letter 'x' is unknown or there twice");
+  wrong("q: axes 'bshx': letter 'x' is unknown or repeated");
   plain(), w.tensor[ATTUNE_Q].axes = "bthq";
-  wrong("letter 't' is unknown or there twice");
+  wrong("letter 't' is unknown or repeated");
   plain(), w.tensor[ATTUNE_Q].ndim = 0;
   wrong("q: axes 'bshd' do not name the 0 axes");
   plain(), w.tensor[ATTUNE_Q].ndim = 9, w.tensor[ATTUNE_Q].axes = "bshdbshdb";
@@ -132,7 +132,7 @@ static void sizes(void) {
   wrong("k: extent 4294967296 of axis 's' is not in 0");
   plain();
   for (int n = 0; n < 4; ++n) w.shape[ATTUNE_K][n] = INT32_MAX;
-  wrong("k: has over 2^63 elements");
+  wrong("k: has 2^63 elements or more");
   plain(), w.shape[ATTUNE_K][1] = 8;
   wrong("k: seq = 8 is not 0 ... 7");
   plain(), w.shape[ATTUNE_V][1] = 6;
@@ -171,7 +171,7 @@ static void strides(void) {
   plain(), strided(&w, ATTUNE_K)[0] = (int64_t)1 << 56;
   wrong("k: extents or strides are negative, or reach past the end of memory");
   plain(), strided(&w, ATTUNE_V)[3] = 2;
-  wrong("v: the last axis has stride 2, it must be contiguous");
+  wrong("v: the last axis has stride 2; it must be 1 (contiguous)");
   plain(), w.tensor[ATTUNE_V].byte_offset = UINT64_MAX - 3;
   wrong("v: byte_offset 18446744073709551612 reaches past the end of memory");
   plain(), w.tensor[ATTUNE_V].data = (void*)(UINTPTR_MAX - 15);
@@ -451,7 +451,7 @@ static void workspaces(void) {
   poison();
   if (bytes) {
     w.args.workspace_bytes = bytes - 1;
-    refused(attune_plan_run(plan, &w.args, NULL), "of the plan");
+    refused(attune_plan_run(plan, &w.args, NULL), "the plan needs");
   }
   w.args.workspace = room + 4, w.args.workspace_bytes = bytes + 8;
   refused(attune_plan_run(plan, &w.args, NULL), "workspace: is not aligned to 64 bytes");

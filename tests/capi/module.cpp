@@ -87,8 +87,8 @@ void refusals() {
           "module: tape is not aligned to 64 bytes");
   refused(
       [&] { module.forward({.x = &tx, .out = &ty, .workspace = tape, .workspace_bytes = 1}); },
-      "module: workspace has 1 bytes, below the " + std::to_string(module.sizes().forward_only) + " that are needed");
-  refused([&] { module.parameter("x"); }, "module: 'x' is not one of its parameters: 'feed_forward f32 b1 s2 e8'");
+      "module: workspace: 1 bytes given, the module needs " + std::to_string(module.sizes().forward_only));
+  refused([&] { module.parameter("x"); }, "module: 'x' is not a parameter of 'feed_forward f32 b1 s2 e8'");
   attune_module_options later{};
   attune_module* none = nullptr;
   later.size = 3;

@@ -156,15 +156,15 @@ void mistakes_of_copies() {
   bad = w, bad.byte_offset = 2;
   wrong(bad, good, 0, "whole: data is not aligned to its dtype f32");
   bad = good, bad.ndim = 3, bad.shape = two, bad.axes = "bsd";
-  wrong(w, bad, 0, "shard: batch = 2 is not 1, that of whole");
+  wrong(w, bad, 0, "shard: batch = 2, but whole has 1");
   bad.axes = "hsd";
-  wrong(w, bad, 0, "shard: head = 2 is not 1, that of whole");
+  wrong(w, bad, 0, "shard: head = 2, but whole has 1");
   bad = good, bad.shape = narrow;
-  wrong(w, bad, 0, "shard: dim = 4 is not 8, that of whole");
+  wrong(w, bad, 0, "shard: dim = 4, but whole has 8");
   bad = w, bad.dtype.code = 0;
-  wrong(bad, good, 0, "whole: dtype i32 is not a floating one");
+  wrong(bad, good, 0, "whole: dtype i32 is not one of f64, f32, f16, bf16, e4m3");
   bad = good, bad.dtype.code = 0;
-  wrong(w, bad, 0, "shard: dtype i32 is not a floating one");
+  wrong(w, bad, 0, "shard: dtype i32 is not one of f64, f32, f16, bf16, e4m3");
   bad = good, bad.device.type = 2;
   wrong(w, bad, 0, "shard: is not on the device of whole");
   bad = good, bad.data = nullptr;
@@ -183,9 +183,9 @@ void mistakes() {
   attune_transport t{};
   refused(attune_transport_create(&t, &made), "transport.size = 0 is not sizeof(attune_transport)");
   t.size = sizeof t, t.ranks = 2;
-  refused(attune_transport_create(&t, &made), "transport: start and finish are not both given");
+  refused(attune_transport_create(&t, &made), "transport: start and finish are both required");
   t.start = post_start, t.finish = post_finish, t.rank = 2;
-  refused(attune_transport_create(&t, &made), "transport: rank 2 is not one of 2");
+  refused(attune_transport_create(&t, &made), "transport: rank = 2 is not in 0 ... 1");
   refused(attune_communicator_limit(nullptr, 1), "communicator is null");
   refused(attune_shard_tokens("spiral", 8, 2, 0, &count, nullptr), "layout=spiral is not one of");
   refused(attune_shard_tokens("ring", 8, 2, 2, &count, nullptr), "rank = 2 is not in 0 ... 1");
@@ -193,14 +193,14 @@ void mistakes() {
   int64_t tokens[4] = {-1, -1, -1, -1};
   count = 3;
   refused(attune_shard_tokens("zigzag", 12, 3, 0, &count, tokens),
-          "count = 3 is below the 4 tokens of rank 0, which tokens_out has to have room for");
+          "count = 3 given, but tokens_out needs room for the 4 tokens of rank 0");
   expect(count == 3 && tokens[0] == -1 && tokens[3] == -1, "nothing is written where there is no room");
   count = 9;
   expect(!attune_shard_tokens("zigzag", 12, 3, 0, &count, tokens) && count == 4 && tokens[3] == 11, "room for more");
   refused(attune_nccl_id(nullptr), "id is null");
   Floats whole(72), shard(72);
   refused(copy("ring", 0, {whole.data(), "sd", {9, 8}}, {shard.data(), "sd", {9, 8}}, 0),
-          "shard: has 9 rows, and rank 0 has 3 of 9 tokens");
+          "shard: has 9 rows, but rank 0 has 3 of 9 tokens");
   const auto ranks = attune::Communicator::ranks(1);
   refused(attune_communicator_limit(ranks[0].get(), 0), "seconds = 0 is not above 0");
 }

@@ -14,7 +14,7 @@ static void older_problems(void) {
   expect(!attune_problem_parse("forward f32 b4 h8 q16 k16 d64 causal", &w.problem), "an older caller reads");
   expect(w.problem.batch == 4 && w.problem.left == -1 && w.problem.variant[0] == 'x', "nothing is written behind it");
   refused(attune_problem_parse("forward f32 b5 h8 q16 k16 d64 causal sink", &w.problem),
-          "the line says more than an attune_problem of 64 bytes can hold");
+          "problem.size = 64 is too small for this line");
   expect(w.problem.batch == 4, "a refused line leaves the problem as it was");
   w.problem.size = offsetof(attune_problem, dim_v);
   refused(attune_problem_format(&w.problem, line, sizeof line), "problem.size = 52 is not sizeof(attune_problem)");
@@ -34,7 +34,7 @@ static void newer_problems(void) {
   expect(newer.later[3] == 0, "what this version does not know becomes 0");
   expect(!attune_problem_format(&newer.p, line, sizeof line), "a newer caller that sets nothing new");
   newer.later[3] = 1;
-  refused(attune_problem_format(&newer.p, line, room), "problem: a field is set that this version does not know");
+  refused(attune_problem_format(&newer.p, line, room), "problem: a field is set that this version does not have");
   newer.p.size = 1u << 31;
   refused(attune_problem_format(&newer.p, line, room), "problem.size = 2147483648 is not sizeof(attune_problem)");
   ask(&w, "forward f32 b2 h8 q16 k16 d64 causal");
@@ -113,11 +113,11 @@ static void sizes_inside_a_pointer(void) {
     if (!failed) attune_module_destroy(module);
   }
   o.size = 12;
-  refused(attune_module_create(line, &o, &module), "options.size = 12 is not that of its struct");
+  refused(attune_module_create(line, &o, &module), "options.size = 12 is not the size of its struct");
   c.size = offsetof(attune_cache_options, device) + 4;
-  refused(attune_cache_create(&c, &cache), "options.size = 44 is not that of its struct");
+  refused(attune_cache_create(&c, &cache), "options.size = 44 is not the size of its struct");
   m.size = offsetof(attune_make_options, device) + 4;
-  refused(attune_choose("dense", &m, &choice), "options.size = 60 is not that of its struct");
+  refused(attune_choose("dense", &m, &choice), "options.size = 60 is not the size of its struct");
 
   /* For the roles of a call, an older caller has as many as fit into size. */
   c.size = sizeof c;
@@ -129,7 +129,7 @@ static void sizes_inside_a_pointer(void) {
   expect(!attune_cache_attend(cache, &w.problem, &w.args, NULL, NULL), "an older caller of a cache");
   expect(!attune_module_create(line, NULL, &module), "a module");
   attune_module_args a = {.size = offsetof(attune_module_args, x) + 4, .x = &w.tensor[ATTUNE_Q]};
-  refused(attune_module_forward(module, &a, NULL), "args.size = 12 is not that of its struct");
+  refused(attune_module_forward(module, &a, NULL), "args.size = 12 is not the size of its struct");
   attune_module_destroy(module);
   attune_cache_destroy(cache);
 }

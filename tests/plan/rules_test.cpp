@@ -117,9 +117,9 @@ TEST(Rules, mistakes_name_line_what_was_given_and_what_is_accepted) {
        "h200.tsv:2: device is followed by 'a?b'; it takes one tab and a text without tabs"},
       {kHead + "device\tother\n", "h200.tsv:4: a second device line; the first is line 2"},
       {kHead + "measured\tother\n", "h200.tsv:4: a second measured line; the first is line 3"},
-      {"attune-tuned 1\n" + kRule, "h200.tsv:2: a rule before the device line; both stand before the rules"},
+      {"attune-tuned 1\n" + kRule, "h200.tsv:2: a rule before the device line; device and measured come first"},
       {"attune-tuned 1\ndevice\tX\n" + kRule,
-       "h200.tsv:3: a rule before the measured line; both stand before the rules"},
+       "h200.tsv:3: a rule before the measured line; device and measured come first"},
       {kHead + "rules\tforward\n", "h200.tsv:4: the line begins with 'rules', not with device, measured, rule or #"},
       {kHead + long_word + "\n", "h200.tsv:4: the line begins with '" + long_word.substr(0, 60) +
                                      "...', not with device, measured, rule or #"},
@@ -127,12 +127,12 @@ TEST(Rules, mistakes_name_line_what_was_given_and_what_is_accepted) {
       {kHead + "# \x7F\n", "h200.tsv:4: byte 127 at column 3; a tuned file is text"},
       {kHead + "# one\rtwo\n", "h200.tsv:4: byte 13 at column 6; a tuned file is text"},
       {kHead + "rule\tforward\tbf16\n",
-       "h200.tsv:4: a rule of 3 fields; it has 8 with one tab between two: rule, pass, dtype, d#, mask, heads #-#, "
+       "h200.tsv:4: 3 fields given; a rule has 8, separated by one tab: rule, pass, dtype, d#, mask, heads #-#, "
        "len # or few #, backend"},
       {kHead + "rule\tforward\tbf16\td128\tcausal\theads 1-16\tlen 512\tcpu_forward\t\n",
-       "h200.tsv:4: a rule of 9 fields; it has 8 with one tab between two: rule, pass, dtype, d#, mask, heads #-#, "
+       "h200.tsv:4: 9 fields given; a rule has 8, separated by one tab: rule, pass, dtype, d#, mask, heads #-#, "
        "len # or few #, backend"},
-      {kHead + kRule + kRule, "h200.tsv:5: the same condition as line 4; a condition stands once"},
+      {kHead + kRule + kRule, "h200.tsv:5: has the same condition as line 4; conditions must differ"},
   };
   for (const auto& c : cases) EXPECT_EQ(refusal(c.text), c.message);
 }

@@ -65,7 +65,7 @@ TEST_F(Errors, a_workspace_that_is_too_small_is_refused_before_anything_runs) {
   ASSERT_EQ(scratch.allocate(0, needed).message, "");
   given.args.workspace = scratch.data(), given.args.workspace_bytes = 64;
   EXPECT_EQ(attune_call(&given.problem, &given.args, stream_.get()), 1);
-  EXPECT_EQ(attune_last_error(), join("workspace: 64 bytes are below the ", needed, " of the plan"));
+  EXPECT_EQ(attune_last_error(), join("workspace: 64 bytes given, the plan needs ", needed));
   given.args.workspace_bytes = needed;
   EXPECT_EQ(attune_call(&given.problem, &given.args, stream_.get()), 0) << attune_last_error();
   EXPECT_EQ(cuda::wait(stream_.get()).message, "");
@@ -99,7 +99,7 @@ TEST_F(Errors, a_call_with_rows_that_are_not_aligned_goes_to_the_next_link) {
   given.args.workspace = scratch.data(), given.args.workspace_bytes = 64;
   EXPECT_EQ(attune_call(&given.problem, &given.args, stream_.get()), 1);
   const std::string said = attune_last_error();
-  const std::string begin = join("workspace: 64 bytes are below the ", needed, " of the plan, cuda_standard: ");
+  const std::string begin = join("workspace: 64 bytes given, the plan needs ", needed, ", cuda_standard: ");
   EXPECT_TRUE(said.starts_with(begin)) << said;
   EXPECT_NE(said.find("\n  sm80_forward: k is not aligned to 16 bytes"), std::string::npos) << said;
   given.args.workspace_bytes = needed;
