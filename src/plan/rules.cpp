@@ -155,7 +155,8 @@ struct Reader {
     if (word != "rule")
       return Status::no("the line begins with ", quoted(word), ", not with device, measured, rule or #");
     if (!device_at || !measured_at)
-      return Status::no("a rule before the ", device_at ? "measured" : "device", " line; device and measured come first");
+      return Status::no("a rule before the ", device_at ? "measured" : "device",
+                        " line; device and measured come first");
     Rule r;
     if (Status s = read_rule(text, r); !s.ok()) return s;
     const auto [first, is_new] = conditions.emplace(condition(r), line);
@@ -176,7 +177,7 @@ Status read_tuned(std::string_view text, std::string_view file, Tuned& out) {
     Text one = cut(text, '\n');
     if (one.ends_with('\r')) one.remove_suffix(1);  // a checkout may have converted line ends
     const size_t before = reader.tuned.rules.size();
-    if (Status s = reader.read(one, line); !s.ok()) return Status::no(file, ":", line, ": ", s.message);
+    if (Status s = reader.read(one, line); !s.ok()) return s.after(file, ":", line, ": ");
     if (reader.tuned.rules.size() > before) reader.tuned.rules.back().source = join(file, ":", line);
   }
   if (!reader.device_at || !reader.measured_at)

@@ -284,7 +284,7 @@ TEST(Blocks, what_does_not_fit_is_refused_in_words) {
   random.place();
   random.args[Role::block_begin].extent.head = random.args[Role::block_begin_k].extent.head = 1;
   EXPECT_EQ(build_blocks(random.problem, random.args, random.source, nullptr).message,
-            "blocks: random differs by head: one list for all 4 heads cannot hold it");
+            "blocks: random differs by head; it requires a list for each of the 4 heads");
   random.place();
   random.args[Role::block_column].extent.dim -= 1;
   EXPECT_NE(build_blocks(random.problem, random.args, random.source, nullptr).message.find("the bound is 200"),
@@ -301,7 +301,7 @@ TEST(Blocks, what_does_not_fit_is_refused_in_words) {
   random.args[Role::block_row_k] = random.args[Role::block_begin_k] = {};
   random.source.origin = BlockOrigin::lists, random.source.counts = nullptr;
   EXPECT_EQ(build_blocks(random.problem, random.args, random.source, nullptr).message,
-            "blocks: the list is there, and neither one by key block nor counts are asked for");
+            "blocks: a list by query block given, but neither a list by key block nor counts");
 }
 
 }  // namespace

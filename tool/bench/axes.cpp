@@ -119,7 +119,7 @@ Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
                       join(pass, " ", dtype, " b", batch, " h", heads, " q", len_q ? len_q : len, " k", len, " d", dim,
                            " ", mask, a.options.empty() ? "" : " ", a.options);
                   BenchRow row;
-                  if (Status s = parse_row(line, row); !s.ok()) return Status::no("'", line, "': ", s.message);
+                  if (Status s = parse_row(line, row); !s.ok()) return s.after("'", line, "': ");
                   if (out.size() >= kMost) return Status::no("axes: more than ", kMost, " rows");
                   out.push_back(row);
                 }
@@ -160,7 +160,7 @@ std::string name(const BenchRow& row) {
 
 Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
   std::string text;
-  if (Status s = read_file(path, text); !s.ok()) return Status::no("--lines: ", s.message);
+  if (Status s = read_file(path, text); !s.ok()) return s.after("--lines: ");
   std::istringstream file(text);
   const size_t before = out.size();
   std::string line;
@@ -168,7 +168,7 @@ Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
     if (line.empty() || line[0] == '#') continue;
     BenchRow row;
-    if (Status s = parse_row(line, row); !s.ok()) return Status::no(path, ":", number, ": ", s.message);
+    if (Status s = parse_row(line, row); !s.ok()) return s.after(path, ":", number, ": ");
     out.push_back(row);
   }
   return out.size() > before ? Status::good() : Status::no("--lines: '", path, "' has no problem lines");

@@ -185,7 +185,7 @@ Status suite_rows(std::string_view name, std::vector<BenchRow>& out) {
         out.push_back(std::move(row));
         continue;
       }
-      if (Status bad = parse_row(line, row); !bad.ok()) return Status::no("'", line, "': ", bad.message);
+      if (Status bad = parse_row(line, row); !bad.ok()) return bad.after("'", line, "': ");
       row.most_call_s = kMostCallSeconds;
       out.push_back(std::move(row));
     }

@@ -400,7 +400,7 @@ void run(const Asked& asked, Context& context) {
   }
   if (const double all = total(found.pieces) + double(found.plan.workspace_bytes);
       device_bytes > 0 && all > device_bytes && found.does_not_fit.empty())
-    found.does_not_fit = join(bytes_text(all), " do not fit into the ", bytes_text(device_bytes), " of the device");
+    found.does_not_fit = join(bytes_text(all), " do not fit in the ", bytes_text(device_bytes), " of the device");
   attune_memory now{};
   now.size = sizeof now;
   if (here && attune_memory_statistics(where.c_str(), &now))

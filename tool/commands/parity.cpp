@@ -58,7 +58,7 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
   Place place{asked.device, {}, asked.threads};
   if (Status s = device_named(asked.device, place.device); !s.ok()) {
     code = exit_of_device(asked.device);
-    return Status::no("attune parity: ", s.message);
+    return s.after("attune parity: ");
   }
   if (asked.threads) place.device.units = asked.threads;
   if (place.device.index < 0) {
@@ -83,7 +83,7 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
     return Status::good();
   }
   if (Status s = parse(asked.text, suite.cases.emplace_back()); !s.ok())
-    return Status::no("attune parity: ", s.message);
+    return s.after("attune parity: ");
   return Status::good();
 }
 

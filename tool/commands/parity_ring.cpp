@@ -126,7 +126,7 @@ void ring_parity(const RingAsked& asked, Context& context) {
     fmt::print("{}\n", Json{{"device", asked.device}, {"name", device.name}, {"passed", ran.passed},
                             {"failed", ran.failures.size()}, {"runs", ran.runs}}.dump(2));
   if (speaks && !context.json) print(asked, ran, here.has_value());
-  if (!ran.passed && ran.failures.empty()) fail(context, kFailed, "attune parity: no layout serves this case");
+  if (!ran.passed && ran.failures.empty()) fail(context, kFailed, "attune parity: no layout supports this case");
   if (!ran.failures.empty() && context.exit_code == kOk) context.exit_code = kFailed;
   if (speaks && !context.json) fmt::print("\n{} passed, {} failed\n", ran.passed, ran.failures.size());
 }

@@ -98,7 +98,7 @@ Status read_file(const fs::path& path, std::vector<KernelUsage>& out) {
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   if (!file) return Status::no("'", path.string(), "' cannot be read");
   const Status s = read_cubin(bytes, out);
-  return s.ok() ? s : Status::no(path.string(), ": ", s.message);
+  return s.ok() ? s : s.after(path.string(), ": ");
 }
 
 bool has_words(const std::string& name, const std::string& words) {

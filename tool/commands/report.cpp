@@ -98,7 +98,7 @@ Status read_sources(const SourceFiles& files, Sources& out) {
   }
   if (!files.tuned.empty()) {
     std::string text;
-    if (Status status = read_file(files.tuned, text); !status.ok()) return Status::no("tuned file ", status.message);
+    if (Status status = read_file(files.tuned, text); !status.ok()) return status.after("tuned file ");
     Tuned tuned;
     const std::string name = std::filesystem::path(files.tuned).filename();
     if (Status status = read_tuned_of_any_build(text, name, tuned); !status.ok()) return status;

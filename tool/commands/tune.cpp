@@ -74,7 +74,7 @@ Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t device
   TunedFile before;
   if (!asked.fresh && !old_text.empty()) {
     if (Status s = from_text(old_text, done.path, before); !s.ok())
-      return Status::no(s.message, "; --fresh replaces the file");
+      return Status::failure(s.code, s.message, "; --fresh replaces the file");
     if (before.device != curves.device)
       return Status::no(done.path, ": measured on '", before.device, "', but the records come from '", curves.device,
                         "'");

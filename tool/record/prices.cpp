@@ -85,7 +85,7 @@ Status read_prices(std::string_view text, std::string_view file, std::vector<Off
     const auto fields = fields_of(line);
     if (fields[0] != "offer") return Status::no(place, ": '", fields[0], "' is not 'offer', a comment (#) or empty");
     Offer offer{.source = place};
-    if (const Status s = read_offer(fields, offer); !s.ok()) return Status::no(place, ": ", s.message);
+    if (const Status s = read_offer(fields, offer); !s.ok()) return s.after(place, ": ");
     all.push_back(std::move(offer));
   }
   if (all.empty()) return Status::no(file, ": no offers");
@@ -95,7 +95,7 @@ Status read_prices(std::string_view text, std::string_view file, std::vector<Off
 
 Status load_prices(const std::string& path, std::vector<Offer>& out) {
   std::string text;
-  if (Status s = read_file(path, text); !s.ok()) return Status::no("prices: ", s.message);
+  if (Status s = read_file(path, text); !s.ok()) return s.after("prices: ");
   return read_prices(text, path, out);
 }
 

@@ -270,7 +270,7 @@ Status read_records(const std::string& path, std::vector<Record>& out, std::vect
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     Record r;
     if (const Status s = from_json(line, r); !s.ok()) {
-      if (!file.eof() || is_json(line)) return Status::no(path, ":", number, ": ", s.message);
+      if (!file.eof() || is_json(line)) return s.after(path, ":", number, ": ");
       if (unfinished) unfinished->push_back(join(path, ":", number, ": skipped an incomplete line"));
       break;
     }
@@ -368,7 +368,7 @@ Status RecordFile::resume(std::vector<Record>& out, size_t* cut_records) {
     ++number;
     if (line.find_first_not_of(" \t\r") != line.npos) {
       Placed p{at, {}};
-      if (const Status s = from_json(line, p.record); !s.ok()) return Status::no(path_, ":", number, ": ", s.message);
+      if (const Status s = from_json(line, p.record); !s.ok()) return s.after(path_, ":", number, ": ");
       lines.push_back(std::move(p));
     }
     at = end + 1;

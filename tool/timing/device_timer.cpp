@@ -77,7 +77,7 @@ Status DeviceTimer::captured(const Subject& s, const cuda::Graph*& out) {
   const std::string reason = ran ? "" : why(s);
   const Status ended = graph.end(stream());
   if (!ran) return Status::no("cannot be captured in a graph: ", reason);
-  if (!ended.ok()) return Status::no("cannot be captured in a graph: ", ended.message);
+  if (!ended.ok()) return ended.after("cannot be captured in a graph: ");
   out = &graphs_.emplace(s.context, std::move(graph)).first->second;
   return Status::good();
 }

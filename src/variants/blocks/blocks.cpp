@@ -114,28 +114,29 @@ Status check_list(const Problem& p, const Args& a, Role begin, Role entry, int64
     if (!a.given(r)) return no("the list", side, " has no tensor for its ", r == begin ? "rows" : "entries");
     if (a[r].dtype != DType::i32) return no("the list", side, " is not i32");
     if (a[r].device != like.device || a[r].device_index != like.device_index)
-      return no("the list", side, " is not on one device with the rest");
+      return no("the list", side, " is not on the device of the other tensors");
   }
   const auto [batch, seq, head, dim] = a[begin].extent;
   if ((batch != 1 && batch != p.batch) || (head != 1 && head != p.heads_q) || seq != 1 || dim < rows + 1)
     return no("the list", side, " has rows of [", batch, ", ", head, ", ", dim, "], not [", p.batch, " or 1, ",
               p.heads_q, " or 1, at least ", rows + 1, "], in: ", name(p));
   if (batch != like.extent.batch || head != like.extent.head)
-    return no("the list", side, " is not of as many batch rows and heads as the one by query block");
+    return no("the list", side, " has other batch rows or heads than the list by query block");
   if (a[entry].extent.dim < p.mask.blocks.bound)
-    return no("the list", side, " has room for ", a[entry].extent.dim, " entries, the bound is ", p.mask.blocks.bound);
+    return no("the list", side, " has room for ", a[entry].extent.dim, " entries, but the bound is ",
+              p.mask.blocks.bound);
   return Status::good();
 }
 
 Status check_source(const Problem& p, const Args& a, const BlockSource& from, bool by_key) {
   if (from.origin == BlockOrigin::lists && !by_key && !from.counts)
-    return no("the list is there, and neither one by key block nor counts are asked for");
+    return no("a list by query block given, but neither a list by key block nor counts");
   if (from.origin == BlockOrigin::pattern && from.pattern.by_head() && a[Role::block_begin].extent.head != p.heads_q)
-    return no(name(from.pattern.kind), " differs by head: one list for all ", p.heads_q, " heads cannot hold it");
-  if (from.origin == BlockOrigin::mask && !from.mask.data) return no("the mask is not given");
+    return no(name(from.pattern.kind), " differs by head; it requires a list for each of the ", p.heads_q, " heads");
+  if (from.origin == BlockOrigin::mask && !from.mask.data) return no("mask not given");
   if (p.keys == KeySource::ragged && (!a.given(Role::cu_q) || !a.given(Role::cu_k)) &&
       a[Role::block_begin].extent.batch > 1)
-    return no("ragged sequences need cu_q and cu_k, in: ", name(p));
+    return no("ragged keys require cu_q and cu_k, in: ", name(p));
   return Status::good();
 }
 
@@ -183,7 +184,7 @@ void complete(const Problem& p, DenseArgs& a) {
 
 Status build_blocks(const Problem& p, const Args& a, const BlockSource& from, Stream stream) {
   if (p.mask.blocks.q < 1 || p.mask.blocks.k < 1 || p.mask.blocks.bound < 1)
-    return no("the problem has no blocks, or no bound of them, in: ", name(p));
+    return no("the problem has no block sizes or no bound, in: ", name(p));
   const int64_t rows = ceil_div(p.len_q, p.mask.blocks.q), columns = ceil_div(p.len_k, p.mask.blocks.k);
   const Tensor& begin = a[Role::block_begin];
   if (Status s = check_list(p, a, Role::block_begin, Role::block_column, rows, begin); !s.ok()) return s;

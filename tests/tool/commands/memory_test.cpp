@@ -165,7 +165,7 @@ TEST(Memory, the_longest_context_fits_and_one_more_does_not) {
   EXPECT_EQ(fits.code, 0) << fits.err;
   EXPECT_LE(json::parse(fits.out)["total_bytes"].get<uint64_t>(), room);
   EXPECT_EQ(more.code, 3);
-  EXPECT_TRUE(has(more.err, " do not fit into the ")) << more.err;
+  EXPECT_TRUE(has(more.err, " do not fit in the ")) << more.err;
   EXPECT_GT(json::parse(more.out)["total_bytes"].get<uint64_t>(), room);
   EXPECT_TRUE(json::parse(more.out).contains("error"));
 }
