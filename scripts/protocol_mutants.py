@@ -27,7 +27,8 @@ LIMIT_S = 600  # per program; a mutant that never ends counts as detected
 
 # Test programs, optionally with a filter.
 FORWARD, BAND, LISTS = "sm90_forward_matrix_test", "sm90_band_matrix_test", "sm90_lists_matrix_test"
-BACKWARD, TWO_KERNEL, GENERAL = "sm90_backward_test", "sm90_two_kernel_test", "sm90_general_test"
+BACKWARD, MATRIX = "sm90_backward_test", "sm90_backward_matrix_test"
+TWO_KERNEL, GENERAL = "sm90_two_kernel_test", "sm90_general_test"
 HEADERS = {  # the programs to run, in order
     "sm90/forward/consumer_band.h": [BAND],
     "sm90/forward/consumer_lists.h": [LISTS + " *each_warpgroup*"],
@@ -35,12 +36,12 @@ HEADERS = {  # the programs to run, in order
     "sm90/forward/producer.h": [FORWARD, LISTS + " *one_list*", BAND],
     "sm90/forward/consumer.h": [FORWARD, LISTS + " *one_list*", BAND],
     "sm90/forward/kernel.h": [FORWARD],
-    "sm90/backward/producer.h": [BACKWARD],
-    "sm90/backward/consumer.h": [BACKWARD],
-    "sm90/backward/prepare_ahead.h": [BACKWARD],
-    "sm90/backward/store_dkdv.h": [BACKWARD],
-    "sm90/backward/list_walk.h": [BACKWARD],
-    "sm90/backward/kernel.h": [BACKWARD],
+    "sm90/backward/producer.h": [BACKWARD, MATRIX],
+    "sm90/backward/consumer.h": [BACKWARD, MATRIX],
+    "sm90/backward/prepare_ahead.h": [BACKWARD, MATRIX],
+    "sm90/backward/store_dkdv.h": [BACKWARD, MATRIX],
+    "sm90/backward/list_walk.h": [BACKWARD, MATRIX],
+    "sm90/backward/kernel.h": [BACKWARD, MATRIX],
     "sm90/backward/two_kernel/kernel_dq.h": [TWO_KERNEL],
     "sm90/backward/two_kernel/kernel_dkdv.h": [TWO_KERNEL, GENERAL],
     "sm90/backward/general/kernel_dq.h": [GENERAL],
@@ -64,6 +65,16 @@ EQUIVALENT = {
         "store_matrix4 behind it is .sync.aligned: no lane writes before the one that waits for its stores has come",
     ("sm90/forward/producer.h", "run: wait(shared + C::kPrefetchNext + 8 * (tiles % 4), tiles / 4 & 1)"):
         "orders time only, which block takes a tile: its slot is free when q of two tiles before has been given back",
+    ("sm90/backward/consumer.h", "ask_large_logits: __syncwarp()"):
+        "the products before the mark is read are .sync.aligned: the lane that stores it has come",
+    ("sm90/backward/consumer.h", "step: wait_products<0>()"):
+        "the producer loads d_out behind q of the same step, whose slot is released a step later, after these products",
+    ("sm90/backward/consumer.h", "step: wait_products<0>() #2"):
+        "the producer loads d_out behind q of the same step, whose slot is released a step later, after these products",
+    ("sm90/backward/consumer.h", "await_places: __syncwarp()"):
+        "store_matrix4 behind it is .sync.aligned: no lane writes before the one that waits for its stores has come",
+    ("sm90/backward/consumer.h", "pass_over: __syncwarp()"):
+        "the lanes meet when the keys are left, before one of them can release this slot again",
     ("sm90/backward/two_kernel/kernel_dq.h", "dq_produce: wait(shared + C::kOEmpty, (round & 1) ^ 1)"):
         "every warp gives d_out back right before q, and for q the producer has waited",
 }

@@ -250,11 +250,11 @@ void misuse() {
       {[](attune_cache_options& o) { o.capacity = -1; }, "cache: capacity = -1 is below 1"},
       {[](attune_cache_options& o) { o.page = -1; }, "cache: page = -1 is below 0"},
       {[](attune_cache_options& o) { o.page = 0, o.pages = 3; }, "cache: pages = 3 given, but page = 0"},
-      {[](attune_cache_options& o) { o.k = &o; }, "cache: one of k and v is given"},
+      {[](attune_cache_options& o) { o.k = &o; }, "cache: k given without v"},
       {[](attune_cache_options& o) { o.device = "abacus"; }, "device 'abacus'"},
       {[](attune_cache_options& o) { o.device = "h200"; }, "cache: device 'h200' is not present"},
       {[](attune_cache_options& o) { o.sequences = INT32_MAX, o.page = 1; }, "exceed 2^31 numbers"},
-      {[](attune_cache_options& o) { o.page = 0, o.capacity = o.heads = o.dim_qk = INT32_MAX; }, "over 2^60 bytes"},
+      {[](attune_cache_options& o) { o.page = 0, o.capacity = o.heads = o.dim_qk = INT32_MAX; }, "exceed 2^60 bytes"},
   };
   for (const auto& [set, says] : wrong) {
     attune_cache_options o = options(4);

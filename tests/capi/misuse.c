@@ -456,7 +456,7 @@ static void workspaces(void) {
   w.args.workspace = room + 4, w.args.workspace_bytes = bytes + 8;
   refused(attune_plan_run(plan, &w.args, NULL), "workspace: is not aligned to 64 bytes");
   w.args.workspace = NULL;
-  refused(attune_plan_run(plan, &w.args, NULL), "workspace: is null, and ");
+  refused(attune_plan_run(plan, &w.args, NULL), "workspace: null given, the plan needs ");
   w.args.workspace = (void*)(UINTPTR_MAX - 63), w.args.workspace_bytes = bytes + 128;
   refused(attune_plan_run(plan, &w.args, NULL), "bytes reach past the end of memory");
   w.args.workspace = (void*)((uintptr_t)&memory[ATTUNE_K] & ~(uintptr_t)63), w.args.workspace_bytes = bytes + 64;
@@ -469,7 +469,7 @@ static void workspaces(void) {
 static void plans(void) {
   attune_plan* plan = NULL;
   plain();
-  refused(attune_plan_create(&w.problem, "abacus", NULL, &plan), "device 'abacus' is not");
+  refused(attune_plan_create(&w.problem, "abacus", NULL, &plan), "device 'abacus' is unknown");
   refused(attune_plan_create(&w.problem, NULL, "abacus", &plan), "backend 'abacus' is not one of ");
   refused(attune_plan_create(&w.problem, NULL, "cpu_backward", &plan), "backend 'cpu_backward' does not support");
   refused(attune_plan_create(&w.problem, "h200", "cpu_forward", &plan), "backend 'cpu_forward' does not support");
@@ -495,7 +495,7 @@ static void lines(void) {
   plain();
   refused(attune_problem_parse("sideways f32", &w.problem), "expected forward or backward");
   refused(attune_problem_parse("forward f32 b2 h4 q0 k7 d8 full", &w.problem), "len_q = 0 is not in 1 ...");
-  refused(attune_problem_format(&w.problem, text, 5), "bytes, not 5");
+  refused(attune_problem_format(&w.problem, text, 5), "capacity = 5, but the line needs ");
   expect(!attune_problem_format(&w.problem, text, sizeof text) && !strcmp(text, "forward f32 b2 h4/2 q5 k7 d8 causal"),
          "a refused line leaves the problem as it was");
 }

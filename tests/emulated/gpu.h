@@ -91,6 +91,7 @@ struct Thread {
   unsigned seen[kBarriers] = {};     // phase of each barrier when it last waited for it
   int unread = 0, unwritten = 0;     // bulk stores that have not read shared memory yet; not written yet
   std::vector<Range> sent{};         // ranges they read, until waited for
+  bool unfenced = false;             // has read a counter of other CTAs, and no fence of the async proxy since
   std::vector<Issued> open{};        // products not committed to a group yet
   std::vector<std::vector<Issued>> groups{};
 };

@@ -227,7 +227,7 @@ TEST(Plan, words_that_name_nothing_are_wrong_usage) {
   EXPECT_TRUE(one_sentence(line.err)) << line.err;
   const Ran device = attune_says({"plan", kLine, "--device", "h2000"});
   EXPECT_EQ(device.code, 2);
-  EXPECT_TRUE(has(device.err, "attune plan: device 'h2000' is not cpu")) << device.err;
+  EXPECT_TRUE(has(device.err, "attune plan: device 'h2000' is unknown; accepted: cpu")) << device.err;
   const Ran backend = attune_says({"plan", kLine, "--backend", "cpu_fwd"});
   EXPECT_EQ(backend.code, 2);
   EXPECT_TRUE(has(backend.err, "backend 'cpu_fwd' is not one of ") && has(backend.err, "cpu_forward, ")) << backend.err;

@@ -218,7 +218,7 @@ struct RowRun {
   // returned.
   void explain(Record& r, const std::function<Status()>& fetch, const Args& results) {
     if (gpu)
-      if (const Status s = fetch(); !s.ok()) 
+      if (const Status s = fetch(); !s.ok())
         return end(r, RecordStatus::failed, join(r.subject, ": wrong result: ", s.message));
     const Mistake m = diagnose(whole, results);
     r.parity.mistake = m.name;

@@ -488,8 +488,8 @@ class Task {
 Status supports(const Problem& p, const Device& d) {
   if (Status s = cpu::supports("cpu_backward", Pass::backward, p, d); !s.ok()) return s;
   if (p.dtype.out != p.dtype.q)
-    return Status::no("cpu_backward: out is ", name(p.dtype.out), " and q is ", name(p.dtype.q),
-                      ", they must be the same");
+    return Status::unsupported("cpu_backward: out is ", name(p.dtype.out), " and q is ", name(p.dtype.q),
+                      "; both must be the same");
   return Status::good();
 }
 

@@ -19,9 +19,9 @@ struct RowsAs {
 
 // Common checks of a backend that serves one variant and converts rows of any dtype.
 inline Status supports_rows(std::string_view who, std::string_view variant, const Problem& p, const Device& d) {
-  const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
+  const auto no = [&](const auto&... why) { return Status::unsupported(who, ": ", why...); };
   if (word(p.variant) != variant) return no("is for the variant ", variant);
-  if (d.kind != DeviceKind::cpu) return no("runs on the CPU, not on ", d.name.empty() ? "a GPU" : d.name);
+  if (d.kind != DeviceKind::cpu) return no("requires a CPU, but the device is ", d.name.empty() ? "a GPU" : d.name);
   for (const DType t : {p.dtype.q, p.dtype.out, p.pass == Pass::backward ? p.dtype.grad : DType::f32})
     if (!is_f32_or_half(t)) return no("dtype ", name(t), " is not one of f32, f16, bf16");
   if (!best_kernels(p.dtype.q, d.features)) return no("this build has no kernels for ", d.name);

@@ -365,8 +365,8 @@ void run_tasks(const Plan& plan, const Args& a, const Blas& blas, const Carved& 
 }
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no("cpu_standard: ", why...); };
-  if (d.kind != DeviceKind::cpu) return no("runs on a CPU, not on ", d.name);
+  const auto no = [](const auto&... why) { return Status::unsupported("cpu_standard: ", why...); };
+  if (d.kind != DeviceKind::cpu) return no("requires a CPU, but the device is ", d.name);
   if (!d.has(Feature::blas)) return no("needs a BLAS library that can be opened at run time");
   const DType q = p.dtype.q;
   if (!is_f32_or_half(q)) return no("dtype ", name(q), " is not one of f32, f16, bf16");
@@ -375,8 +375,8 @@ Status supports(const Problem& p, const Device& d) {
     return no("dtype ", name(p.dtype.out), " of out is neither f32 nor that of q, ", name(q));
   if (p.pass == Pass::backward && p.dtype.grad != q && p.dtype.grad != DType::f32)
     return no("dtype ", name(p.dtype.grad), " of gradients is neither f32 nor that of q, ", name(q));
-  if (p.has(Option::descale)) return no("does not know the option ", name(Option::descale));
-  if (const auto w = word(p.variant); !w.empty()) return no("does not know the variant ", w);
+  if (p.has(Option::descale)) return no("does not support the option ", name(Option::descale));
+  if (const auto w = word(p.variant); !w.empty()) return no("does not implement the variant ", w);
   if (p.reproducible == Reproducible::batch) return no("a BLAS does not promise repro=batch; repro=run is kept");
   if (double(p.len_q) * double(p.len_k) * std::min<double>(d.units, double(p.batch) * p.heads_q) > kMostScores)
     return no("q", p.len_q, " x k", p.len_k, " scores for each of ", d.units, " threads are over 2^44");
@@ -395,7 +395,7 @@ Status attend(const Plan& plan, const Args& a, Workspace workspace, Stream) {
   const Problem& p = plan.problem;
   std::string missed;
   const Blas* library = blas(&missed);
-  if (!library) return Status::no("cpu_standard: ", missed);
+  if (!library) return Status::unsupported("cpu_standard: ", missed);
   const Carved carved = carve(workspace, p, workers_of(plan));
   const Split split(plan, a);
   const bool accumulate = p.has(Option::accumulate);

@@ -5,13 +5,13 @@
 namespace attune::cpu {
 
 Status supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {
-  const auto no = [&](const auto&... why) { return Status::no(who, ": ", why...); };
-  if (d.kind != DeviceKind::cpu) return no("runs on the CPU, not on ", d.name.empty() ? "a GPU" : d.name);
+  const auto no = [&](const auto&... why) { return Status::unsupported(who, ": ", why...); };
+  if (d.kind != DeviceKind::cpu) return no("requires a CPU, but the device is ", d.name.empty() ? "a GPU" : d.name);
   if (p.pass != pass) return no("computes a ", name(pass), ", not a ", name(p.pass));
-  if (!word(p.variant).empty()) return no("does not know the variant ", word(p.variant));
-  if (p.has(Option::descale)) return no("does not serve the option ", name(Option::descale));
+  if (!word(p.variant).empty()) return no("does not implement the variant ", word(p.variant));
+  if (p.has(Option::descale)) return no("does not support the option ", name(Option::descale));
   if (p.dtype.q != p.dtype.kv)
-    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), ", they must be the same");
+    return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), "; both must be the same");
   if (!is_f32_or_half(p.dtype.q)) return no("dtype ", name(p.dtype.q), " is not one of f32, f16, bf16");
   for (const DType t : {p.dtype.out, p.dtype.grad})
     if (t != DType::none && t != p.dtype.q && t != DType::f32)

@@ -32,7 +32,7 @@ Status count(int& out) {
   const cudaError_t error = cudaGetDeviceCount(&out);
   if (error == cudaSuccess && out > 0) return Status::good();
   out = 0;
-  if (error == cudaSuccess || error == cudaErrorNoDevice) 
+  if (error == cudaSuccess || error == cudaErrorNoDevice)
     return Status::unsupported("there is no NVIDIA GPU here");
   if (error == cudaErrorInsufficientDriver) {
     (void)cudaGetLastError();

@@ -224,7 +224,7 @@ TEST(Memory, mistakes_are_sentences) {
   EXPECT_TRUE(has(line.err, "attune memory: problem line: ")) << line.err;
   const Ran device = attune_says({"memory", "--device", "toaster"});
   EXPECT_EQ(device.code, 2);
-  EXPECT_TRUE(has(device.err, "attune memory: device 'toaster' is not")) << device.err;
+  EXPECT_TRUE(has(device.err, "attune memory: device 'toaster' is unknown")) << device.err;
   const Ran backend = attune_says({"memory", "forward f32 b1 h8 q64 k64 d64 causal", "--backend", "nobody"});
   EXPECT_EQ(backend.code, 2);
   EXPECT_TRUE(has(backend.err, "backend 'nobody' is not one of")) << backend.err;

@@ -9,9 +9,9 @@ namespace attune {
 namespace {
 
 Status supports(const Problem& p, const Device& d) {
-  const auto no = [](const auto&... why) { return Status::no("cpu_reads: ", why...); };
+  const auto no = [](const auto&... why) { return Status::unsupported("cpu_reads: ", why...); };
   if (word(p.variant) != "reads") return no("is for the variant reads");
-  if (d.kind != DeviceKind::cpu) return no("runs on the CPU, not on ", d.name.empty() ? "a GPU" : d.name);
+  if (d.kind != DeviceKind::cpu) return no("requires a CPU, but the device is ", d.name.empty() ? "a GPU" : d.name);
   return Status::good();
 }
 

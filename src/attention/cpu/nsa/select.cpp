@@ -189,7 +189,7 @@ class Task {
 };
 
 Status supports(const Problem& p, const Device& d) {
-  if (word(p.variant) != "select") return Status::no("cpu_select: is for the variant select");
+  if (word(p.variant) != "select") return Status::unsupported("cpu_select: is for the variant select");
   Problem dense = p;  // its products are those of dense attention
   dense.variant = {}, dense.dim_v = dense.dim_qk, dense.dtype.out = dense.dtype.q;
   return cpu::supports("cpu_select", Pass::forward, dense, d);

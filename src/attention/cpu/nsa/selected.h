@@ -62,7 +62,7 @@ inline int64_t blocks_of(const Problem& p, const Nsa& nsa) { return ceil_div(p.l
 
 // Checks common to both passes.
 inline Status selected_supports(std::string_view who, Pass pass, const Problem& p, const Device& d) {
-  if (word(p.variant) != "selected") return Status::no(who, ": is for the variant selected");
+  if (word(p.variant) != "selected") return Status::unsupported(who, ": is for the variant selected");
   Problem dense = p;
   dense.variant = {};
   return supports(who, pass, dense, d);

@@ -12,7 +12,7 @@ inline void store_shared(uint32_t to, uint32_t x) { std::memcpy(emulated::shared
 inline int load_count(const int* from) {
   emulated::Thread* const me = emulated::gpu.now;
   emulated::wait_until("a count", [=] { return me->asked != emulated::gpu.events; });
-  me->asked = emulated::gpu.events;
+  me->asked = emulated::gpu.events, me->unfenced = true;
   return *from;
 }
 inline uint64_t load_mark(const uint64_t* from) { return *from; }

@@ -19,8 +19,14 @@ void each_of_box(const CUtensorMap& map, uint32_t at, int column, int row, int h
 
 inline void prefetch_map(const CUtensorMap&) {}
 inline void prefetch_tile(const CUtensorMap&, int, int, int, int) {}
+// What other CTAs have announced by a counter is visible to bulk copies only behind a fence.
+inline void expect_fenced() {
+  if (emulated::gpu.now->unfenced)
+    emulated::may_not_be("a bulk copy follows a counter without a fence of the async proxy");
+}
 inline void load_line(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int head, int batch) {
   const CUtensorMap* const from = &map;
+  expect_fenced();
   if (to % 128) emulated::may_not_be("a line is loaded to where none begins");
   emulated::load_later(to, map.box * 4, barrier, [=](char* shared) {
     const float* const line = reinterpret_cast<const float*>(from->data) + batch * from->batch + head * from->head;
@@ -34,6 +40,7 @@ inline void load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int
                       Keep) {
   if (map.line) return load_line(to, map, barrier, column, row, head);
   const CUtensorMap* const from = &map;
+  expect_fenced();
   if (emulated::gpu.loads) emulated::gpu.loads(map.data, row, head, batch);
   if (to % 128 || (to % 1024 && map.box >= 8)) emulated::may_not_be("a tile is loaded to where no swizzle begins");
   emulated::load_later(to, map.box * 128, barrier, [=](char* shared) {
@@ -54,6 +61,7 @@ inline void store_tile(const CUtensorMap& map, uint32_t from, int column, int ro
 // Unordered with respect to other pending stores; each store is atomic.
 template <bool added>
 void send_floats(float* to, uint32_t from, int bytes) {
+  expect_fenced();
   if (from % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(to) % 16)
     emulated::may_not_be("sums are not at multiples of 16");
   emulated::store_later(from, bytes, [=](const char* read) {
@@ -70,7 +78,7 @@ inline void close_stores() {}
 inline void wait_stores_read() { emulated::wait_stores_until("its bulk stores to read", &emulated::Thread::unread); }
 inline void wait_stores() { emulated::wait_stores_until("its bulk stores to write", &emulated::Thread::unwritten); }
 inline void publish_shared() { emulated::publish(); }
-inline void publish_global() {}
+inline void publish_global() { emulated::gpu.now->unfenced = false; }
 template <bool transposed = false>
 void store_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const auto said = emulated::tell(&to, 1);
