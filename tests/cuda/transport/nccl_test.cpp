@@ -71,7 +71,7 @@ TEST_F(NcclTest, memory_of_the_host_is_refused) {
   Communicator::Ticket ticket = 0;
   EXPECT_EQ(two.start({&one, 1}, {}, ticket).message,
             "rank 0 of 2: a transfer could not start: NCCL transfers GPU memory, not host memory");
-  EXPECT_EQ(open_nccl(id_, 2, 2, 0, pair).message, "NCCL: rank 2 is not one of 2");
+  EXPECT_EQ(open_nccl(id_, 2, 2, 0, pair).message, "NCCL: rank 2 is not in 0 ... 1");
 }
 
 TEST_F(NcclTest, a_rank_that_never_comes_to_a_group_is_a_sentence_within_the_limit) {
