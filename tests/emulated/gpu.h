@@ -91,6 +91,7 @@ struct Thread {
   unsigned seen[kBarriers] = {};     // phase of each barrier when it last waited for it
   int unread = 0, unwritten = 0;     // bulk stores that have not read shared memory yet; not written yet
   std::vector<Range> sent{};         // ranges they read, until waited for
+  bool held = false;                 // does not run while anything else can
   bool unfenced = false;             // has read a counter of other CTAs, and no fence of the async proxy since
   std::vector<Issued> open{};        // products not committed to a group yet
   std::vector<std::vector<Issued>> groups{};
@@ -134,6 +135,14 @@ inline Clock& my_clock() { return my_warp().clock; }
 inline uint32_t my_time() { return my_clock().at[gpu.now->number / 32]; }
 // Publishes this warp's clock to others; later operations get a new time.
 inline void tell_clock(Clock& to) { to.join(my_clock()), ++my_clock().at[gpu.now->number / 32]; }
+
+// A lane has announced to other CTAs what its warp wrote: under every second seed, lanes that are behind it, and may not
+// have written yet, stay behind as long as anything else can run.
+inline void hold_other_lanes() {
+  if (gpu.schedule.seed % 2 == 0) return;
+  for (Thread* x : gpu.now->block->of_warp[gpu.now->number / 32])
+    if (x && x != gpu.now) x->held = true;
+}
 
 inline void to_scheduler() {
   Thread& me = *gpu.now;

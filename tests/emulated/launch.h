@@ -47,7 +47,7 @@ struct Running {
     bool moved = false, could = false;
     for (size_t n = warp * 32; n < warp * 32 + 32; ++n) {
       Thread& x = *threads[n];
-      if (x.done || (x.ready && !x.ready())) continue;
+      if (x.done || x.held || (x.ready && !x.ready())) continue;
       could = true;
       if (leave_out(n)) continue;
       moved = true, gpu.now = &x;
@@ -70,6 +70,13 @@ struct Running {
                    name_of(address) + ", has been waited for");
       if (b.bytes) may_not_be(name_of(address) + " is left with " + std::to_string(b.bytes) + " bytes to come");
     }
+  }
+  // Lets lanes run that were held back. Returns whether there was one.
+  bool let_go() {
+    bool any = false;
+    for (const auto& x : threads) any |= !x->done && x->held, x->held = false;
+    gpu.events += any;
+    return any;
   }
   void stand_still() {
     gpu.now = nullptr;
@@ -159,7 +166,7 @@ inline void run(Running& x) {
     const bool copies_first = gpu.random() % 2;
     if (copies_first && land_some(true, true)) continue;
     for (size_t n = 0; n < warps; ++n) moved |= x.step(n, all);
-    if (!moved && !land_some(true, true)) x.stand_still();
+    if (!moved && !land_some(true, true) && !x.let_go()) x.stand_still();
   }
   gpu.now = nullptr;
   while (!gpu.copies.empty()) land(0);

@@ -16,7 +16,10 @@ inline int load_count(const int* from) {
   return *from;
 }
 inline uint64_t load_mark(const uint64_t* from) { return *from; }
-inline void add_count(int* to) { ++*to, ++emulated::gpu.events; }
-inline int next_count(int* to) { return ++emulated::gpu.events, (*to)++; }
+inline void add_count(int* to) { ++*to, ++emulated::gpu.events, emulated::hold_other_lanes(); }
+inline int next_count(int* to) {
+  ++emulated::gpu.events, emulated::hold_other_lanes();
+  return (*to)++;
+}
 
 }  // namespace attune::sm80
