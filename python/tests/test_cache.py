@@ -121,7 +121,7 @@ class Caches(unittest.TestCase):
                 (r"sequences \[0.5\] are not integers", lambda: cache.attend(q, k, k, sequences=[0.5])),
                 ("sequences 1 are not integers", lambda: cache.attend(q, k, k, sequences=1)),
                 ("2 sequences are named, and q has 1", lambda: cache.attend(q, k, k, sequences=[0, 1])),
-                ("used_k is its own", lambda: cache.attend(q, k, k, used_k=np.array([1], "int32"))),
+                ("used_k given, but the cache provides it", lambda: cache.attend(q, k, k, used_k=np.array([1], "int32"))),
                 ("v_new", lambda: cache.attend(q, k, sequences=[1])),
                 ("k_new: <class 'list'> is not a tensor", lambda: cache.append(k.tolist(), k)),
                 ("not one by name: 'reference'", lambda: cache.attend(q, k, k, sequences=[1], backend="reference")),
@@ -190,7 +190,7 @@ class NsaCaches(unittest.TestCase):
         cache.attend(None, *new)
         for sentence, call in (
                 ("do not fit in 8", lambda: cache.attend(None, *new)),
-                ("all or none must", lambda: cache.attend(None, *new[:4])),
+                ("give all or none", lambda: cache.attend(None, *new[:4])),
                 ("neither q nor new tokens", lambda: cache.attend(None)),
                 ("weights 3 is not a number of phi's, 5 ... 14", lambda: cache.attend(None, *new, weights={3: new[0]})),
                 ("weights 15 is not", lambda: cache.attend(None, *new, weights={5: new[0], 15: new[0]})),
