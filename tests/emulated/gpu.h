@@ -136,8 +136,8 @@ inline uint32_t my_time() { return my_clock().at[gpu.now->number / 32]; }
 // Publishes this warp's clock to others; later operations get a new time.
 inline void tell_clock(Clock& to) { to.join(my_clock()), ++my_clock().at[gpu.now->number / 32]; }
 
-// A lane has announced to other CTAs what its warp wrote: under every second seed, lanes that are behind it, and may not
-// have written yet, stay behind as long as anything else can run.
+// A lane has announced to other CTAs what its warp wrote. Under every second seed, lanes that are behind it, and may
+// not have written yet, stay behind as long as anything else can run.
 inline void hold_other_lanes() {
   if (gpu.schedule.seed % 2 == 0) return;
   for (Thread* x : gpu.now->block->of_warp[gpu.now->number / 32])
