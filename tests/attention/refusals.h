@@ -43,7 +43,9 @@ struct Call {
                {p.batch, seq, head, p.dim_qk}, {int64_t(seq) * head * p.dim_qk, int64_t(head) * p.dim_qk, p.dim_qk}};
   }
   std::string said(std::string_view backend) const {
-    const Plan plan{.backend = find_backend(backend), .problem = p, .device = known("h200")};
+    Plan plan{.backend = find_backend(backend), .problem = p, .device = known("h200")};
+    if (const Status s = plan.backend->shape(plan, {.device = plan.device, .forced = backend}); !s.ok())
+      return s.message;
     return plan.backend->fits(plan, args).message;
   }
 };
