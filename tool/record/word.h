@@ -16,7 +16,7 @@ enum class RecordStatus {
   other
 };
 enum class CheckVerdict { none, pass, pass_at_floor, fail, unchecked, other };
-// Why a row was not even tried, although nobody refused it.
+// Why a row was not even tried, although no backend refused it.
 enum class LeftOut { no, not_built, not_tried, other };
 
 constexpr std::string_view name(RecordStatus s) {

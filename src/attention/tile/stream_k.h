@@ -9,7 +9,7 @@ struct StreamK {
   // Query tiles (0: no stream-K), key tiles per CTA, key tiles per query tile. All key tiles together are under 2^31.
   int tiles, share, steps;
 
-  // The CTA's query tile `number`, counted from 0; `tiles` if there is no such one.
+  // The CTA's query tile `number`, counted from 0; `tiles` if the CTA has fewer.
   ATTUNE_HD int tile(int block, int number) const {
     const int begin = block * share, all = tiles * steps, tile = begin / steps + number;
     const int end = begin + share < all ? begin + share : all;
