@@ -36,7 +36,7 @@ TEST(Panels, hold_every_row_once_and_never_more_than_large_ones_would) {
 TEST(Panels, small_ones_fill_what_large_ones_would_leave_empty) {
   const CpuKernels& m = *best_kernels(DType::f32, this_cpu().features);
   const CpuKernels* small = smaller_panels(m);
-  if (!small) GTEST_SKIP() << "the f32 kernels of this CPU have panels of one size: there is nothing to mix";
+  if (!small) GTEST_SKIP() << "requires f32 kernels with panels of two sizes, but those of this CPU have one";
   ASSERT_EQ(small->rows, 8);
   for (const int rows : {8, 16, 32, 64, 128, 256}) EXPECT_EQ(Panels(m, rows).rows(), rows);
   EXPECT_EQ(Panels(m, 64).count(), 6);
