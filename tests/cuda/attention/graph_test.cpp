@@ -156,7 +156,7 @@ TEST_F(Graph, recorded_for_a_timer_names_its_kernels) {
   ASSERT_EQ(graph.end(stream_.get()).message, "");
   int driver = 0;
   ASSERT_EQ(cudaDriverGetVersion(&driver), cudaSuccess);
-  if (driver < 12030) GTEST_SKIP() << "requires a driver for CUDA 12.3 (12030) or later, but this one is for " << driver;
+  if (driver < 12030) GTEST_SKIP() << "requires a driver for CUDA 12030 or later, but this one is for " << driver;
   ASSERT_EQ(graph.kernels().size(), 1u);
   EXPECT_NE(graph.kernels()[0].find("nothing"), std::string::npos) << graph.kernels()[0];
 }
