@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -12,21 +13,35 @@
 #include <string>
 
 #include "build_info.h"
+#include "core/problem_line.h"
 #include "core/status.h"
 #include "tool/commands/commands.h"
 
 namespace attune {
 namespace {
 
-std::string command_names(const CLI::App& app) {
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> all;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) all.push_back(sub->get_name());
+  return all;
+}
+
+std::string commands_text(const CLI::App& app) {
   std::string all;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    all += join(all.empty() ? "" : ", ", sub->get_name());
+  for (const std::string& name : command_names(app)) all += join(all.empty() ? "" : ", ", name);
   return all;
 }
 
 bool is_command(const CLI::App& app, std::string_view word) {
   return !app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; }).empty();
+}
+
+// `attune help bench` is `attune bench --help`, and `attune version` is `attune --version`.
+std::vector<std::string> usual(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 1 && (words[0] == "help" || words[0] == "version")) return {"--" + words[0]};
+  if (words.size() == 2 && words[0] == "help") return {words[1], "--help"};
+  return words;
 }
 
 // "attune plan", or "attune" if no command was recognised.
@@ -36,10 +51,28 @@ std::string called(const CLI::App& app) {
 }
 
 // Finds an option such as "--out=" whose shell variable was unset: CLI11 would take the next word as its value.
-std::string without_value(int argc, char** argv) {
-  for (int n = 1; n < argc && std::string_view(argv[n]) != "--"; ++n)
-    if (const std::string_view word = argv[n]; word.starts_with("--") && word.ends_with('=')) return std::string(word);
+std::string without_value(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (word == "--") break;
+    if (word.starts_with("--") && word.ends_with('=')) return word;
+  }
   return "";
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
+  const std::vector<std::string_view> all(known.begin(), known.end());
+  const std::string_view best = closest_word(word, all);
+  return best.empty() ? "" : join("; did you mean ", best, "?");
+}
+
+// Of the first word that the command does not take, if it is a misspelt option.
+std::string did_you_mean(const std::vector<std::string>& extra, const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  if (extra.empty() || !extra.front().starts_with("--")) return "";
+  std::vector<std::string> known;
+  for (const ArgumentText& a : arguments_of(parsed.empty() ? app : *parsed.front()))
+    known.insert(known.end(), a.names.begin(), a.names.end());
+  return did_you_mean(extra.front().substr(0, extra.front().find('=')), known);
 }
 
 std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
@@ -48,28 +81,32 @@ std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) || (!extra.empty() && extra.front().starts_with("-"))) {
     const std::string_view what = !extra.empty() && extra.front().starts_with("-") ? "' is not an option"
                                                                                   : "' is an unexpected argument";
-    return join("'", extra.empty() ? "" : extra.front(), what);
+    return join("'", extra.empty() ? "" : extra.front(), what, did_you_mean(extra, app));
   }
   std::string text = error.what();
   while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
   return text;
 }
 
-int parse_and_run(CLI::App& app, Context& context, int argc, char** argv) {
+int parse_and_run(CLI::App& app, Context& context, std::vector<std::string> words) {
   const auto usage = [&](std::string_view who, std::string_view what) {
     std::fflush(stdout);
-    std::fputs(join(who, ": ", what, "; see ", who, " --help\n").c_str(), stderr);
+    const bool asks = std::string_view(what).ends_with('?');
+    std::fputs(join(who, ": ", what, asks ? " See " : "; see ", who, " --help\n").c_str(), stderr);
     return int(kUsage);
   };
-  if (argc < 2) return usage("attune", join("no command given; the commands are ", command_names(app)));
-  if (argv[1][0] != '-' && !is_command(app, argv[1]))
-    return usage("attune", join("'", argv[1], "' is not a command; the commands are ", command_names(app)));
-  if (const std::string word = without_value(argc, argv); !word.empty())
-    return usage(argv[1][0] == '-' ? "attune" : join("attune ", argv[1]), join("'", word, "' has no value"));
+  if (words.empty()) return usage("attune", join("no command given; the commands are ", commands_text(app)));
+  const std::string first = words.front();
+  if (!first.starts_with('-') && !is_command(app, first))
+    return usage("attune", join("'", first, "' is not a command; the commands are ", commands_text(app),
+                                did_you_mean(first, command_names(app))));
+  if (const std::string word = without_value(words); !word.empty())
+    return usage(first.starts_with('-') ? "attune" : join("attune ", first), join("'", word, "' has no value"));
   try {
-    app.parse(argc, argv);
+    std::reverse(words.begin(), words.end());  // as CLI11 wants them
+    app.parse(std::move(words));
     if (app.get_subcommands().empty())
-      return usage("attune", join("no command given; the commands are ", command_names(app)));
+      return usage("attune", join("no command given; the commands are ", commands_text(app)));
   } catch (const CLI::Success& asked) {  // --help, --version
     app.exit(asked);
   } catch (const CLI::ParseError& error) {
@@ -213,5 +250,5 @@ int attune_tool_main(int argc, char** argv) {
   attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1};
   CLI::App app;
   attune::add_commands(app, context);
-  return attune::parse_and_run(app, context, argc, argv);
+  return attune::parse_and_run(app, context, attune::usual(argc, argv));
 }

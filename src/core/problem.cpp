@@ -1,16 +1,20 @@
-// Problem <-> one line. Printing and parsing follow one grammar in one order:
+// Problem <-> one line. Printing follows one grammar in one order:
 //   pass dtype b# h#[/#] q# k# d#[/#] mask {option} [ragged|paged#] [repro=run|batch] [precision=tf32|tf32x3]
 //   [: variant]
 //   dtype   bf16, or q/kv/out, or q/kv/out/grad in a backward
 //   mask    full | causal | window#,#   then [@top_left|@absolute] [/step+phase] [ blocks#x#x#]
 //   option  softcap | alibi | bias[.dtype] | dropout | ...: in the order of enum Option
-// Defaults are not printed, so the common line is short and a new field breaks no existing line.
+// Defaults are not printed, so the common line is short and a new field breaks no existing line. Parsing accepts the
+// words after the dtype in any order, because people do not remember one.
 #include "core/problem.h"
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
+#include <vector>
 
 #include "core/dtypes.h"
+#include "core/problem_line.h"
 #include "core/variant/variants.h"
 
 namespace attune {
@@ -33,82 +37,230 @@ std::string text(E e, const Word (&words)[N]) { return size_t(e) < N ? std::stri
 std::string side(int x) { return x == kNoLimit ? "*" : join(x); }
 std::string pair(int a, int b) { return a == b ? join(a) : join(a, "/", b); }
 
-// Reads from the left. After the first error every step is a no-op, so the grammar below needs no branches.
-struct Cursor {
-  std::string_view rest;
-  std::string wrong{};
+struct Size {
+  char letter;
+  Word what, example;
+  int32_t Problem::*first;
+  int32_t Problem::*second;  // after a slash; null: it takes one number
+};
+constexpr Size kSizes[] = {{'b', "a batch", "b2", &Problem::batch, nullptr},
+                           {'h', "heads", "h32, or h32/8 with 8 KV heads", &Problem::heads_q, &Problem::heads_kv},
+                           {'q', "queries", "q4096", &Problem::len_q, nullptr},
+                           {'k', "keys", "k4096", &Problem::len_k, nullptr},
+                           {'d', "a head dim", "d128, or d192/128 with 128 for v", &Problem::dim_qk, &Problem::dim_v}};
+constexpr Word kDTypes = "f64, f32, f16, bf16 and e4m3", kMasks = "full, causal or window<left>,<right>";
 
-  void miss(std::string_view what) {
-    if (wrong.empty()) wrong = join("expected ", what, " at '", rest, "'");
+// Words of other tools, and what they are here.
+constexpr struct { Word theirs, ours; } kElsewhere[] = {
+    {"fwd", "forward"},  {"bwd", "backward"},  {"fp32", "f32"},     {"float32", "f32"}, {"float", "f32"},
+    {"fp16", "f16"},     {"float16", "f16"},   {"half", "f16"},     {"bfloat16", "bf16"}, {"fp64", "f64"},
+    {"float64", "f64"},  {"double", "f64"},    {"fp8", "e4m3"},     {"float8", "e4m3"}, {"noncausal", "full"},
+    {"none", "full"},    {"dense", "full"},    {"local", "window"}, {"sliding", "window"}, {"swa", "window"},
+    {"varlen", "ragged"}, {"sinks", "sink"},   {"rope", "rotary"},  {"block_sparse", "blocks"}};
+
+std::string suggestion(Word word, std::span<const Word> candidates) {
+  Word best{};
+  for (const auto& [theirs, ours] : kElsewhere)
+    if (word == theirs && std::find(candidates.begin(), candidates.end(), ours) != candidates.end()) best = ours;
+  if (best.empty()) best = closest_word(word, candidates);
+  return best.empty() ? "" : join("; did you mean '", best, "'?");
+}
+
+std::string quoted(Word word) {  // lines may be files given by mistake
+  constexpr size_t kShown = 60;
+  return word.size() > kShown ? join("'", word.substr(0, kShown), "...'") : join("'", word, "'");
+}
+
+// Reads a line word by word. After the first mistake every step is a no-op, so the grammar below needs no branches.
+struct Reader {
+  Word line;
+  Word word{}, rest{};  // the current word, and what of it is unread
+  size_t end = 0;       // of the current word
+  std::string wrong{};
+  LinePlace place{};
+
+  bool next() {
+    const size_t from = line.find_first_not_of(" \t", end);
+    if (!wrong.empty() || from == Word::npos) return word = rest = {}, false;
+    end = std::min(line.find_first_of(" \t", from), line.size());
+    return word = rest = line.substr(from, end - from), true;
   }
-  bool take(std::string_view text) {
+  bool refuse(const auto&... why) {
+    if (!wrong.empty()) return false;
+    wrong = join(why...);
+    const size_t at = word.empty() ? line.size() : size_t(word.data() - line.data());
+    place = {.at = at, .length = word.size(), .known = true};
+    return false;
+  }
+  bool ends_before(Word what, Word accepted) {
+    const size_t last = line.find_last_not_of(" \t");
+    const size_t before = last == Word::npos ? last : line.find_last_of(" \t", last);
+    const Word ending = last == Word::npos ? Word{} : line.substr(before + 1, last - before);
+    word = {};
+    return ending.empty() ? refuse("the line is empty; expected ", what, " next: ", accepted)
+                          : refuse("the line ends after ", quoted(ending), "; expected ", what, " next: ", accepted);
+  }
+  bool take(Word text) {
     if (!wrong.empty() || !rest.starts_with(text)) return false;
     rest.remove_prefix(text.size());
     return true;
   }
-  // Takes a whole word: "rotary" does not match the start of "rotary_half". Digits and '.' may follow a word.
-  bool take_word(std::string_view before, std::string_view word) {
-    const std::string whole = join(before, word);
-    const char next = rest.size() > whole.size() ? rest[whole.size()] : ' ';
-    return !(next == '_' || (next >= 'a' && next <= 'z')) && take(whole);
+  bool expect(Word text, Word accepted) {
+    return take(text) || refuse(quoted(word), " is incomplete or has a wrong part; accepted is ", accepted);
   }
-  void expect(std::string_view text) { if (!take(text)) miss(text); }
-  int32_t number() {
+  int32_t number(Word accepted) {
     int32_t x = 0;
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), x);
-    if (error != std::errc{}) miss("a number below 2^31");
-    if (wrong.empty()) rest.remove_prefix(size_t(end - rest.data()));
+    const auto [stop, error] = std::from_chars(rest.data(), rest.data() + rest.size(), x);
+    if (error == std::errc::result_out_of_range) refuse(quoted(word), ": a number is not below 2^31");
+    if (error != std::errc{}) refuse(quoted(word), " lacks a number; accepted is ", accepted);
+    if (wrong.empty()) rest.remove_prefix(size_t(stop - rest.data()));
     return x;
   }
-  int32_t side() { return take("*") ? kNoLimit : number(); }
-  int32_t after(std::string_view word) { return expect(word), number(); }
-  template <class E, size_t N>
-  bool maybe(E& e, std::string_view before, const Word (&words)[N]) {
-    for (size_t n = N; n-- > 0;)  // reversed: "precision=tf32x3" before its prefix "precision=tf32"
-      if (take_word(before, words[n])) return e = E(n), true;
-    return false;
+  int32_t side(Word accepted) { return take("*") ? kNoLimit : number(accepted); }
+  bool finished(Word accepted) {
+    return !wrong.empty() || rest.empty() || refuse(quoted(word), ": ", quoted(rest), " is left over; accepted is ",
+                                                    accepted);
   }
+  // The whole word is one of a list.
   template <class E, size_t N>
-  E one_of(const Word (&words)[N], std::string_view what) {
-    E e{};
-    if (!maybe(e, "", words)) miss(what);
-    return e;
+  bool is_one_of(const Word (&words)[N], E& e) {
+    const auto found = std::find(std::begin(words), std::end(words), rest);
+    if (!wrong.empty() || found == std::end(words)) return false;
+    return e = E(found - words), rest = {}, true;
   }
-  DType dtype() { return one_of<DType>(kDType, "a dtype (f64, f32, f16, bf16 or e4m3)"); }
+  DType dtype(Word text) {
+    const auto found = std::find(std::begin(kDType) + 1, std::end(kDType), text);
+    if (found != std::end(kDType)) return DType(found - kDType);
+    refuse(quoted(text), " is not a dtype; accepted are ", kDTypes, suggestion(text, std::span(kDType).subspan(1, 5)));
+    return DType::none;
+  }
 };
 
-Types read_types(Cursor& c, Pass pass) {
-  const DType first = c.dtype();
+Types read_types(Reader& r, Pass pass) {
   const bool backward = pass == Pass::backward;
-  Types t{first, first, first, backward ? first : DType::none, DType::none};
-  if (c.take("/")) {
-    t.kv = c.dtype(), c.expect("/"), t.out = c.dtype();
-    if (backward) c.expect("/"), t.grad = c.dtype();
+  if (!r.next()) return r.ends_before("a dtype", kDTypes), Types{};
+  std::vector<Word> parts;
+  for (Word rest = r.word;; rest.remove_prefix(parts.back().size() + 1)) {
+    parts.push_back(rest.substr(0, rest.find('/')));
+    if (parts.back().size() == rest.size()) break;
   }
+  const DType first = r.dtype(parts[0]);
+  Types t{first, first, first, backward ? first : DType::none, DType::none};
+  if (parts.size() == 1) return t;
+  if (parts.size() != (backward ? 4 : 3))
+    return r.refuse(quoted(r.word), " has ", parts.size(), " dtypes; accepted are one for all, or ",
+                    backward ? "four: q/kv/out/grad" : "three: q/kv/out"),
+           t;
+  t.kv = r.dtype(parts[1]), t.out = r.dtype(parts[2]);
+  if (backward) t.grad = r.dtype(parts[3]);
   return t;
 }
 
-Mask read_mask(Cursor& c) {
-  Mask m;
-  m.kind = c.one_of<MaskKind>(kMask, "full, causal or window");
-  if (m.kind == MaskKind::window) m.left = c.side(), c.expect(","), m.right = c.side();
-  c.maybe(m.align, "", kAlign);
-  if (c.take("/")) m.k_step = c.number(), m.k_phase = c.after("+");
-  if (c.take(" blocks")) {
-    m.blocks.q = c.number(), m.blocks.k = c.after("x"), m.blocks.bound = c.after("x");
-    if (c.wrong.empty() && !(m.blocks.q || m.blocks.k || m.blocks.bound))
-      c.wrong = "blocks0x0x0: all three must be above 0, or none given";
-  }
-  return m;
-}
+// The words of a line that may come in any order, each at most once.
+struct Words {
+  Reader& r;
+  Problem& p;
+  bool sizes[std::size(kSizes)] = {}, mask = false, blocks = false, keys = false, repro = false, precision = false;
 
-void read_options(Cursor& c, Problem& p) {
-  for (size_t n = 0; n < std::size(kOption); ++n) {
-    if (!c.take_word(" ", kOption[n])) continue;
-    p.set(Option(n));
-    if (Option(n) == Option::bias) p.dtype.bias = c.take(".") ? c.dtype() : DType::f32;
+  bool once(bool& given) {
+    if (given) return r.refuse(quoted(r.word), " is given twice, or another word of its kind is");
+    return given = true;
   }
-}
+  bool read_size() {
+    for (size_t n = 0; n < std::size(kSizes); ++n) {
+      const Size& s = kSizes[n];
+      const bool has_number = r.word.size() == 1 || Word("0123456789-").find(r.word[1]) != Word::npos;
+      if (r.word[0] != s.letter || !has_number) continue;
+      if (!once(sizes[n])) return true;
+      r.rest.remove_prefix(1);
+      p.*s.first = r.number(s.example);
+      if (s.second) p.*s.second = r.take("/") ? r.number(s.example) : p.*s.first;
+      return r.finished(s.example), true;
+    }
+    return false;
+  }
+  bool read_mask() {
+    Word kind = r.word.substr(0, r.word.find_first_of("@/,*-0123456789"));
+    const auto found = std::find(std::begin(kMask), std::end(kMask), kind);
+    if (found == std::end(kMask)) return false;
+    if (!once(mask)) return true;
+    Mask& m = p.mask;
+    m.kind = MaskKind(found - kMask), r.rest.remove_prefix(kind.size());
+    if (m.kind == MaskKind::window) {
+      constexpr Word kSides = "window<left>,<right>: window127,0 shows 128 keys, and * is no limit";
+      m.left = r.side(kSides);
+      r.expect(",", kSides);
+      m.right = r.side(kSides);
+    }
+    for (size_t n = 0; n < std::size(kAlign); ++n)
+      if (r.take(kAlign[n])) m.align = Align(n);
+    constexpr Word kEnd = "a mask, then @top_left or @absolute, then /<step>+<phase>";
+    if (r.take("/")) m.k_step = r.number(kEnd), r.expect("+", kEnd), m.k_phase = r.number(kEnd);
+    return r.finished(kEnd), true;
+  }
+  bool read_blocks() {
+    constexpr Word kAccepted = "blocks<queries>x<keys>x<most entries>";
+    if (!r.word.starts_with("blocks")) return false;
+    if (!once(blocks)) return true;
+    Blocks& b = p.mask.blocks;
+    r.take("blocks");
+    b.q = r.number(kAccepted), r.expect("x", kAccepted), b.k = r.number(kAccepted), r.expect("x", kAccepted);
+    b.bound = r.number(kAccepted);
+    r.finished(kAccepted);
+    if (r.wrong.empty() && !(b.q || b.k || b.bound))
+      r.refuse("blocks0x0x0: all three must be above 0, or none given");
+    return true;
+  }
+  bool read_option() {
+    const Word stem = r.word.substr(0, r.word.find('.'));
+    const auto found = std::find(std::begin(kOption), std::end(kOption), stem);
+    if (found == std::end(kOption)) return false;
+    const Option o = Option(found - kOption);
+    if (bool given = p.has(o); !once(given)) return true;
+    p.set(o);
+    r.rest.remove_prefix(stem.size());
+    if (o == Option::bias) p.dtype.bias = DType::f32;
+    if (o == Option::bias && r.take(".")) p.dtype.bias = r.dtype(std::exchange(r.rest, {}));
+    return r.finished(stem), true;
+  }
+  bool read_setting() {
+    constexpr Word kPaged = "paged<keys in a page>, such as paged16";
+    if (r.word.starts_with("paged") && (r.word.size() == 5 || Word("0123456789-").find(r.word[5]) != Word::npos)) {
+      if (!once(keys)) return true;
+      r.take("paged");
+      p.keys = KeySource::paged, p.page = r.number(kPaged);
+      return r.finished(kPaged), true;
+    }
+    if (r.is_one_of(kKeys, p.keys)) return once(keys), true;
+    if (r.is_one_of(kRepro, p.reproducible)) return once(repro), true;
+    if (r.is_one_of(kPrecision, p.precision)) return once(precision), true;
+    return false;
+  }
+  // What the line still lacks; "" if it is complete.
+  std::pair<Word, Word> missing() const {
+    for (size_t n = 0; n < std::size(kSizes); ++n)
+      if (!sizes[n]) return {kSizes[n].what, kSizes[n].example};
+    return mask ? std::pair<Word, Word>{} : std::pair<Word, Word>{"a mask", kMasks};
+  }
+  void unknown() {
+    if (r.word.starts_with(':'))
+      return void(r.refuse(quoted(r.word), " lacks a space behind its colon; a variant is written ' : nsa l=32'"));
+    std::vector<Word> all(std::begin(kMask), std::end(kMask));
+    all.insert(all.end(), std::begin(kOption), std::end(kOption));
+    all.insert(all.end(), std::begin(kRepro), std::end(kRepro));
+    all.insert(all.end(), std::begin(kPrecision), std::end(kPrecision));
+    for (const Word w : {"ragged", "paged", "blocks"}) all.push_back(w);
+    if (const std::string did_you_mean = suggestion(r.word.substr(0, r.word.find_first_of("0123456789@/.")), all);
+        !did_you_mean.empty())
+      return void(r.refuse(quoted(r.word), " is not a word of a problem line", did_you_mean));
+    if (const auto [what, accepted] = missing(); !what.empty())
+      return void(r.refuse(quoted(r.word), " is not a word of a problem line; expected ", what, " next: ", accepted));
+    std::string options;
+    for (const Word w : kOption) options += join(w, ", ");
+    r.refuse(quoted(r.word), " is not a word of a problem line; accepted are ", options,
+             "ragged, paged<size>, repro=run, repro=batch, precision=tf32, precision=tf32x3 and ' : variant'");
+  }
+};
 
 Status valid_sizes(const Problem& p) {
   const auto no = [](const auto&... why) { return Status::no("problem: ", why...); };
@@ -223,34 +375,61 @@ std::string name(const Problem& p) {
 }
 
 Status parse(std::string_view line, Problem& out) {
-  Cursor c{line};
+  LinePlace place;
+  return parse(line, out, place);
+}
+
+Status parse(std::string_view line, Problem& out, LinePlace& place) {
+  Reader r{line};
   Problem p;
-  p.pass = c.one_of<Pass>(kPass, "forward or backward");
-  c.expect(" ");
-  p.dtype = read_types(c, p.pass);
-  p.batch = c.after(" b");
-  p.heads_q = p.heads_kv = c.after(" h");
-  if (c.take("/")) p.heads_kv = c.number();
-  p.len_q = c.after(" q");
-  p.len_k = c.after(" k");
-  p.dim_qk = p.dim_v = c.after(" d");
-  if (c.take("/")) p.dim_v = c.number();
-  c.expect(" ");
-  p.mask = read_mask(c);
-  read_options(c, p);
-  if (c.maybe(p.keys, " ", kKeys) && p.keys == KeySource::paged) p.page = c.number();
-  c.maybe(p.reproducible, " ", kRepro);
-  c.maybe(p.precision, " ", kPrecision);
-  if (c.take(" : ")) {
-    if (Status s = assign(p.variant, c.rest); !s.ok()) return s;
-    c.rest = {};
+  if (!r.next()) r.ends_before("a pass", "forward or backward");
+  else if (!r.is_one_of(kPass, p.pass))
+    r.refuse(quoted(r.word), " is not a pass; accepted are forward and backward", suggestion(r.word, kPass));
+  p.dtype = read_types(r, p.pass);
+  Words words{r, p};
+  bool has_variant = false;
+  while (r.next() && !(has_variant = r.word == ":"))
+    if (!words.read_mask() && !words.read_blocks() && !words.read_option() && !words.read_setting() &&
+        !words.read_size())
+      words.unknown();
+  const bool reads_on = r.wrong.empty();
+  if (const auto [what, accepted] = words.missing(); reads_on && !what.empty()) {
+    if (has_variant) r.refuse("':' begins a variant; expected ", what, " before it: ", accepted);
+    else r.ends_before(what, accepted);
   }
-  if (!c.rest.empty())
-    c.miss("an option (in the order of the grammar), a key source, repro=, precision= or ' : variant'");
-  if (!c.wrong.empty()) return Status::no("problem line: ", c.wrong);
+  if (r.wrong.empty() && has_variant) {
+    const Word text = line.substr(std::min(r.end + 1, line.size()));
+    if (text.empty()) r.ends_before("a variant", "its name, then name=value");
+    else if (Status s = assign(p.variant, text); !s.ok()) return s;
+  }
+  if (!r.wrong.empty()) return place = r.place, Status::no("problem line: ", r.wrong);
   if (Status s = valid(p); !s.ok()) return s;
   out = p;
   return Status::good();
+}
+
+std::string_view closest_word(std::string_view word, std::span<const std::string_view> candidates) {
+  const size_t most = std::max<size_t>(1, word.size() / 3);
+  std::string_view best{};
+  size_t least = most + 1;
+  // Damerau and Levenshtein: insertions, deletions, replacements, and swaps of neighbours count one each.
+  std::vector<std::vector<size_t>> cost;
+  for (const std::string_view other : candidates) {
+    if (other.size() > word.size() + most || word.size() > other.size() + most) continue;
+    cost.assign(word.size() + 1, std::vector<size_t>(other.size() + 1));
+    for (size_t i = 0; i <= word.size(); ++i)
+      for (size_t j = 0; j <= other.size(); ++j) {
+        if (!i || !j) { cost[i][j] = i + j; continue; }
+        const size_t replaced = cost[i - 1][j - 1] + (word[i - 1] != other[j - 1]);
+        cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replaced});
+        if (i > 1 && j > 1 && word[i - 1] == other[j - 2] && word[i - 2] == other[j - 1])
+          cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    const size_t apart = cost[word.size()][other.size()];
+    const bool begins_alike = !best.empty() && other.substr(0, 1) == word.substr(0, 1) && best[0] != other[0];
+    if (apart < least || (apart == least && begins_alike)) least = apart, best = other;
+  }
+  return best;
 }
 
 Status parse(std::string_view word, DType& out) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "core/problem_line.h"
+#include "core/variant/variants.h"
 #include "plan/rules.h"
 
 namespace attune {
@@ -45,6 +47,20 @@ std::string_view absent_for(const Device& d) {
   return "\n  this build of attune has no GPU code: it was left out, or nvcc was not there";
 }
 
+// Whether a backend serves problems of this pass and variant on this device at all: it supports a simple one. If not,
+// its refusal says nothing about the problem and is not worth a line.
+bool serves_kind(const Backend& b, const Problem& p, const Device& d) {
+  Problem simple = p;
+  simple.options = 0, simple.mask.align = Align::bottom_right, simple.mask.k_step = 1, simple.mask.k_phase = 0;
+  simple.keys = KeySource::linear, simple.page = 0, simple.reproducible = {}, simple.precision = {};
+  simple.dim_qk = simple.dim_v = 64;
+  for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
+    simple.dtype = {t, t, t, p.pass == Pass::backward ? t : DType::none, DType::none};
+    if (!valid(simple).ok() || b.supports(simple, d).ok()) return true;
+  }
+  return false;
+}
+
 // The plan of one backend, if it supports the problem and finds a shape for it.
 Status plan_by(const Backend& b, const Problem& p, const Planner& planner, Plan& out) {
   out = {.backend = &b, .problem = p, .device = planner.device};
@@ -56,11 +72,13 @@ Status plan_by(const Backend& b, const Problem& p, const Planner& planner, Plan&
 
 Status Planner::plan(const Problem& p, Plan& out) const {
   if (Status s = valid(p); !s.ok()) return s;  // so every plan, and every problem in a cache, is valid
-  std::string refused;
+  constexpr std::string_view kListed = "first in the list of backends that supports it";
+  std::string refused, other;  // other: by backends of another pass, variant or device
   const auto accept = [&](const Backend* b, std::string_view why) {
     if (std::find(unfit.begin(), unfit.end(), b) != unfit.end()) return false;
     Plan plan;
-    if (Status s = plan_by(*b, p, *this, plan); !s.ok()) return refused += "\n  " + s.message, false;
+    if (Status s = plan_by(*b, p, *this, plan); !s.ok())
+      return (why != kListed || serves_kind(*b, p, device) ? refused : other) += "\n  " + s.message, false;
     plan.why = why, plan.refused = std::move(refused);
     out = std::move(plan);
     return true;
@@ -78,8 +96,11 @@ Status Planner::plan(const Problem& p, Plan& out) const {
     if (!b) refused += join("\n  ", rule->source, ": backend '", rule->backend, "' is not one of ", backend_names());
   }
   for (const Backend* b : backends())
-    if (!b->only_by_name && accept(b, "first in the list of backends that supports it")) return Status::good();
-  return Status::unsupported("no backend supports: ", name(p), refused, absent_for(device));
+    if (!b->only_by_name && accept(b, kListed)) return Status::good();
+  const std::string_view variant = word(p.variant), absent = absent_for(device);
+  if (!variant.empty() && !find_variant(variant)) refused = join("\n  ", unknown_variant(variant));
+  if (refused.empty() && absent.empty()) refused = std::move(other);
+  return Status::unsupported("no backend supports: ", name(p), refused, absent);
 }
 
 Status PlanCache::find(const Problem& p, const Plan*& out) {

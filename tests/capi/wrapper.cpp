@@ -39,7 +39,7 @@ int main() {
   moved.run(copy);
   for (size_t n = 0; n < out.size(); ++n) expect(std::fabs(again[n] - 0.5f) < 1e-6f, "a copy of arguments");
 
-  refused([] { attune::Problem("forward f33"); }, "expected a dtype");
+  refused([] { attune::Problem("forward f33"); }, "is not a dtype");
   refused([&] { attune::Plan(problem, "abacus"); }, "device 'abacus'");
   refused([&] { attune::call(problem, args_of(q, q)); }, "out: output shares memory with q");
   refused([&] { attune::check(problem, attune::Args()); }, "q: not given");

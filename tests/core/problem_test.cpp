@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <random>
+#include <sstream>
 #include <string>
 #include <unordered_set>
 #include <vector>
+
+#include "core/problem_line.h"
 
 using namespace attune;
 
@@ -125,14 +129,21 @@ TEST(ProblemLine, refused_line_leaves_the_problem_alone) {
 
 TEST(ProblemLine, refusals_are_sentences) {
   const struct { const char *line, *words; } all[] = {
-      {"sideways bf16 b2 h8 q1 k1 d64 full", "problem line: expected forward or backward at 'sideways bf16"},
+      {"sideways bf16 b2 h8 q1 k1 d64 full",
+       "problem line: 'sideways' is not a pass; accepted are forward and backward"},
       {"forward i32 b2 h8 q1 k1 d64 full", "problem: dtype i32 is not one of f64, f32, f16, bf16, e4m3"},
-      {"forward b16 b2 h8 q1 k1 d64 full", "expected a dtype (f64, f32, f16, bf16 or e4m3) at 'b16"},
-      {"forward bf16/bf16 b2 h8 q1 k1 d64 full", "expected / at ' b2"},
+      {"backward bf16/bf16/f32 b2 h8 q1 k1 d64 full", "has 3 dtypes; accepted are one for all, or four: q/kv/out/grad"},
+      {"forward float32 b2 h8 q1 k1 d64 full",
+       "'float32' is not a dtype; accepted are f64, f32, f16, bf16 and e4m3; did"},
+      {"forward fp8 b2 h8 q1 k1 d64 full", "did you mean 'e4m3'?"},
+      {"forward b16 b2 h8 q1 k1 d64 full",
+       "'b16' is not a dtype; accepted are f64, f32, f16, bf16 and e4m3; did you mean 'bf16'?"},
+      {"forward bf16/bf16 b2 h8 q1 k1 d64 full",
+       "'bf16/bf16' has 2 dtypes; accepted are one for all, or three: q/kv/out"},
       {"forward bf16 b2 h32/5 q1 k1 d64 full", "heads_kv = 5 does not divide heads_q = 32"},
-      {"forward bf16 b2 h8 q1 k1 d64 casual", "expected full, causal or window at 'casual'"},
-      {"forward bf16 b2 h8 q1 k1 d64 fuller", "expected full, causal or window at 'fuller'"},
-      {"forward bf16 b2 h8 q99999999999 k1 d64 full", "expected a number below 2^31 at '99999999999"},
+      {"forward bf16 b2 h8 q1 k1 d64 casual", "'casual' is not a word of a problem line; did you mean 'causal'?"},
+      {"forward bf16 b2 h8 q1 k1 d64 fuller", "'fuller' is not a word of a problem line; did you mean 'full'?"},
+      {"forward bf16 b2 h8 q99999999999 k1 d64 full", "'q99999999999': a number is not below 2^31"},
       {"forward bf16 b0 h8 q1 k1 d64 full", "batch = 0 is not in 1 ... 1073741824"},
       {"forward bf16 b1000000 h64 q2000000 k2000000 d128 full : dilated rates=1 segments=64",
        "problem: dilated tensors have 1.6384e+16 elements, over the limit of 2^48"},
@@ -153,19 +164,94 @@ TEST(ProblemLine, refusals_are_sentences) {
       {"forward f32 b2 h8 q1 k1 d64 full bias.e4m3", "bias dtype e4m3 is not one of f64, f32, f16, bf16"},
       {"backward f32/f32/f32/i32 b2 h8 q1 k1 d64 full", "grad dtype i32 is not one of f64, f32, f16, bf16, e4m3"},
       {"forward bf16 b2 h8 q1 k1 d64 full paged0", "page = 0 given; paged keys require at least 1, other keys 0"},
-      {"forward bf16 b2 h8 q1 k1 d64 full paged", "expected a number below 2^31 at ''"},
+      {"forward bf16 b2 h8 q1 k1 d64 full paged",
+       "'paged' lacks a number; accepted is paged<keys in a page>, such as paged16"},
       {"forward bf16 b2 h8 q1 k1 d64 full : nsa l=1 l=2", "variant 'nsa l=1 l=2': 'l' is given twice"},
       {"forward bf16 b2 h8 q1 k1 d64 full : nsa l", "'l' is not name=value"},
       {"forward bf16 b2 h8 q1 k1 d64 full : NSA", "the name has characters other than a-z, 0-9 and _"},
       {"forward bf16 b2 h8 q1 k1 d64 full : nsa ", "variant: ends in a space"},
-      {"forward bf16 b2 h8 q1 k1 d64 full sink softcap", "expected an option (in the order of the grammar), a key"},
-      {"", "expected forward or backward at ''"},
+      {"", "the line is empty; expected a pass next: forward or backward"},
+      {"  ", "the line is empty; expected a pass next"},
+      {"forward", "the line ends after 'forward'; expected a dtype next: f64, f32, f16, bf16 and e4m3"},
+      {"forward f32", "the line ends after 'f32'; expected a batch next: b2"},
+      {"forward f32 b1 h8 q1 d64", "the line ends after 'd64'; expected keys next: k4096"},
+      {"forward f32 b1 h8 q1 k1 d64",
+       "the line ends after 'd64'; expected a mask next: full, causal or window<left>,<right>"},
+      {"forward f32 b1 h8 q1 k1 d64 : nsa l=32", "':' begins a variant; expected a mask before it: full, causal"},
+      {"forward f32 b1 h8 q1 k1 d64 full :",
+       "the line ends after ':'; expected a variant next: its name, then name=value"},
+      {"forward f32 b1 h8 q1 k1 d64 full :nsa", "':nsa' lacks a space behind its colon"},
+      {"forward f32 b h8 q1 k1 d64 full", "'b' lacks a number; accepted is b2"},
+      {"forward f32 b1 h8/ q1 k1 d64 full", "'h8/' lacks a number; accepted is h32, or h32/8 with 8 KV heads"},
+      {"forward f32 b1 h8x q1 k1 d64 full", "'h8x': 'x' is left over; accepted is h32, or h32/8"},
+      {"forward f32 b1 h8 h9 q1 k1 d64 full", "'h9' is given twice, or another word of its kind is"},
+      {"forward f32 b1 h8 q1 k1 d64 full causal", "'causal' is given twice, or another word of its kind is"},
+      {"forward f32 b1 h8 q1 k1 d64 full sink sink", "'sink' is given twice"},
+      {"forward f32 b1 h8 q1 k1 d64 full ragged paged16", "'paged16' is given twice, or another word of its kind is"},
+      {"forward f32 b1 h8 q1 k1 d64 window128", "accepted is window<left>,<right>: window127,0 shows 128 keys"},
+      {"forward f32 b1 h8 q1 k1 d64 window", "'window' lacks a number; accepted is window<left>,<right>"},
+      {"forward f32 b1 h8 q1 k1 d64 causal@top_lft", "'@top_lft' is left over; accepted is a mask, then @top_left"},
+      {"forward f32 b1 h8 q1 k1 d64 full sofcap", "did you mean 'softcap'?"},
+      {"forward f32 b1 h8 q1 k1 d64 full varlen", "did you mean 'ragged'?"},
+      {"forward f32 b1 h8 q1 k1 d64 full rope", "did you mean 'rotary'?"},
+      {"forward f32 b1 h8 q1 k1 d64 full xyzzy",
+       "'xyzzy' is not a word of a problem line; accepted are softcap, alibi"},
+      {"forward f32 b1 h8 xyzzy", "'xyzzy' is not a word of a problem line; expected queries next: q4096"},
+      {"fwd f32 b1 h8 q1 k1 d64 full",
+       "'fwd' is not a pass; accepted are forward and backward; did you mean 'forward'?"},
   };
   for (const auto& [line, words] : all) {
     Problem p;
     const Status s = parse(line, p);
     EXPECT_NE(s.message.find(words), std::string::npos) << line << " -> " << s.message;
   }
+}
+
+TEST(ProblemLine, words_after_the_dtype_come_in_any_order) {
+  const std::string whole = "forward bf16 b2 h32/8 q4 k4096 d192/128 window*,-1 blocks64x64x9 softcap sink paged16 "
+                            "repro=batch precision=tf32";
+  Problem expected, p;
+  ASSERT_TRUE(parse(whole, expected).ok());
+  ASSERT_EQ(name(expected), whole);
+  std::vector<std::string> words;
+  std::istringstream in(whole);
+  for (std::string word; in >> word;) words.push_back(word);
+  std::mt19937 random(1);
+  for (int n = 0; n < 100; ++n) {
+    std::shuffle(words.begin() + 2, words.end(), random);
+    std::string line;
+    for (const std::string& word : words) line += word + (n % 2 ? " " : " \t ");
+    ASSERT_EQ(parse(line, p).message, "") << line;
+    EXPECT_EQ(p, expected) << line;
+  }
+}
+
+TEST(ProblemLine, mistake_has_a_place) {
+  const struct { const char *line, *word; } all[] = {{"forward f32 b1 h8 q1 k1 d64 casual", "casual"},
+                                                     {"forward fp32 b1 h8 q1 k1 d64 full", "fp32"},
+                                                     {"forward f32 b1 h8x q1 k1 d64 full", "h8x"},
+                                                     {"forward f32 b1 h8 q1 k1 d64", ""}};
+  for (const auto& [line, word] : all) {
+    Problem p;
+    LinePlace place;
+    EXPECT_FALSE(parse(line, p, place).ok());
+    EXPECT_TRUE(place.known);
+    EXPECT_EQ(std::string_view(line).substr(place.at, place.length), word);
+    EXPECT_EQ(place.at, std::string_view(line).find(word, *word ? 0 : place.at));
+  }
+  Problem p;
+  LinePlace place;
+  EXPECT_FALSE(parse("forward f32 b1 h8/3 q1 k1 d64 full", p, place).ok());
+  EXPECT_FALSE(place.known) << "heads that do not divide are no misspelt word";
+}
+
+TEST(Words, closest_word_allows_a_third_of_the_letters) {
+  constexpr std::string_view all[] = {"doctor", "plan", "parity", "bench"};
+  EXPECT_EQ(closest_word("doctr", all), "doctor");
+  EXPECT_EQ(closest_word("plna", all), "plan") << "two neighbours swapped are one mistake";
+  EXPECT_EQ(closest_word("pairty", all), "parity");
+  EXPECT_EQ(closest_word("plenum", all), "");
+  EXPECT_EQ(closest_word("", all), "");
 }
 
 TEST(Problem, validity_needs_what_a_line_cannot_break) {

@@ -16,6 +16,7 @@
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
+#include "tool/line.h"
 #include "tool/machine.h"
 #include "tool/bench/axes.h"
 #include "tool/bench/estimate.h"
@@ -65,7 +66,7 @@ struct Interrupts {
 };
 
 Status problems(const Asked& asked, std::vector<BenchRow>& out) {
-  for (const std::string& line : asked.lines) {
+  for (const std::string& line : lines_of(asked.lines)) {
     BenchRow row;
     if (Status s = parse_row(line, row); !s.ok()) return s;
     out.push_back(row);

@@ -12,6 +12,7 @@
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
+#include "tool/line.h"
 #include "tool/machine.h"
 #include "tool/text.h"
 
@@ -19,7 +20,8 @@ namespace attune {
 namespace {
 
 struct Asked {
-  std::string line{}, device{"cpu"}, backend{};
+  std::vector<std::string> words{};  // of the line
+  std::string device{"cpu"}, backend{};
 };
 
 // The instruction set whose loops a CPU plan would run; empty for backends without their own.
@@ -96,8 +98,7 @@ void print(const Plan& plan, const std::string& links, int depth) {
 
 void run(const Asked& asked, Context& context) {
   Problem problem;
-  if (const Status s = parse(asked.line, problem); !s.ok())
-    return fail(context, kUsage, join("attune plan: ", s.message, "; see attune plan --help"));
+  if (!read_problem("attune plan", asked.words, problem, context)) return;
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
     return fail(context, exit_of_device(asked.device), join("attune plan: ", s.message));
@@ -131,7 +132,7 @@ void run(const Asked& asked, Context& context) {
 void add_plan(CLI::App& app, Context& context) {
   const Command sub = add_command(app, "plan", "Show what would run for a problem, and why");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("problem", asked->line, "Plan this problem line").required().type_name("LINE");
+  sub.add_option("problem", asked->words, "Plan this problem line").required().type_name("LINE");
   sub.add_option("--device", asked->device,
                  join("Plan for cpu, cpu:<isa>, or one of ", known_devices(), ", which need not be in this machine"))
       .type_name("NAME")
@@ -141,7 +142,9 @@ void add_plan(CLI::App& app, Context& context) {
       "Examples:\n"
       "  attune plan \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\"\n"
       "  attune plan \"backward f32 b1 h8 q1024 k1024 d64 window255,0\" --device cpu:scalar\n"
-      "  attune plan \"forward bf16 b1 h8 q1 k65536 d128 full paged64\" --device h200 --json\n\n"
+      "  attune plan \"forward bf16 b1 h8 q1 k65536 d128 full paged64\" --device h200 --json\n\n" +
+      std::string(kLineGrammar) +
+      "\n"
       "ATTUNE_TUNED names a file of tuned rules, or a folder of them, to plan with.\n"
       "Exit code 1, with every reason, if no backend supports the problem.");
   sub.callback([asked, &context] { run(*asked, context); });

@@ -11,6 +11,7 @@
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
+#include "tool/line.h"
 #include "tool/machine.h"
 #include "tool/tune/file.h"
 
@@ -18,7 +19,8 @@ namespace attune {
 namespace {
 
 struct Asked {
-  std::string line{}, device{"cpu"};
+  std::vector<std::string> words{};  // of the line
+  std::string device{"cpu"};
 };
 
 std::vector<std::string> fields(std::string_view row) {
@@ -49,8 +51,7 @@ void print_rows(const std::vector<std::string>& rows) {
 
 void run(const Asked& asked, Context& context) {
   Problem problem;
-  if (const Status s = parse(asked.line, problem); !s.ok())
-    return fail(context, kUsage, join("attune why: ", s.message, "; see attune plan --help"));
+  if (!read_problem("attune why", asked.words, problem, context)) return;
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
     return fail(context, exit_of_device(asked.device), join("attune why: ", s.message));
@@ -99,7 +100,7 @@ void run(const Asked& asked, Context& context) {
 void add_why(CLI::App& app, Context& context) {
   const Command sub = add_command(app, "why", "Show the measured rows behind the choice of a backend");
   const auto asked = std::make_shared<Asked>();
-  sub.add_option("problem", asked->line, "Explain the choice for this problem line").required().type_name("LINE");
+  sub.add_option("problem", asked->words, "Explain the choice for this problem line").required().type_name("LINE");
   sub.add_option("--device", asked->device,
                  "Plan for cpu, cuda:0, or a GPU by name that need not be in this machine: h200")
       .type_name("NAME")
@@ -107,7 +108,8 @@ void add_why(CLI::App& app, Context& context) {
   sub.footer(
       "Examples:\n"
       "  attune why \"forward bf16 b2 h32/8 q4096 k4096 d128 causal\" --device h200\n"
-      "  attune why \"forward f32 b1 h8 q1024 k1024 d64 full\" --json");
+      "  attune why \"forward f32 b1 h8 q1024 k1024 d64 full\" --json\n\n" +
+      std::string(kLineGrammar));
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

@@ -1,7 +1,9 @@
 #include "core/variant/variants.h"
 
 #include <iterator>
+#include <vector>
 
+#include "core/problem_line.h"
 #include "core/variant/adaptive.h"
 #include "core/variant/dilated.h"
 #include "core/variant/nsa.h"
@@ -25,6 +27,15 @@ const VariantWord* find_variant(std::string_view word) {
   for (const VariantWord& w : kWords)
     if (!word.empty() && w.word == word) return &w;
   return nullptr;
+}
+
+std::string unknown_variant(std::string_view word) {
+  std::vector<std::string_view> all;
+  std::string accepted;
+  for (const VariantWord& w : kWords) all.push_back(w.word), accepted += join(accepted.empty() ? "" : ", ", w.word);
+  const std::string_view best = closest_word(word, all);
+  return join("'", word, "' is not a variant; accepted are ", accepted,
+              best.empty() ? "" : join("; did you mean '", best, "'?"));
 }
 
 Declared declared(const Problem& p, const Args& a) {
