@@ -144,7 +144,7 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
     if (Status s = numbers_of("lengths", asked.lengths, common.lengths); !s.ok()) return s;
   common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
   common.device_word = asked.device, common.seed = asked.seed, common.check = !asked.no_check;
-  common.baseline = asked.baseline, common.energy_seconds = asked.energy_seconds;
+  common.baseline = std::string(peer_name(asked.baseline)), common.energy_seconds = asked.energy_seconds;
   common.timing.precision = asked.timing.precision;
   common.timing.seed = asked.seed;
   common.timing.stop = &interrupted;
@@ -272,17 +272,15 @@ void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
   p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
 }
 
-// The requested peers, and the versions of those that are installed.
-Status hosted(const std::vector<std::string>& names, std::vector<const attune_peer*>& out, std::string& versions) {
-  for (const std::string& name : names) {
-    const attune_peer* const peer = find_peer(name);
-    if (!peer) return Status::no("--peer: the Python process does not offer ", name);
-    out.push_back(peer);
+// The versions of the peers that are installed.
+std::string versions_of(const std::vector<const attune_peer*>& peers) {
+  std::string versions;
+  for (const attune_peer* const peer : peers) {
     const std::string_view version = peer->version;
     if (!version.empty() && versions.find(version) == versions.npos)
       versions += join(versions.empty() ? "" : ", ", version);
   }
-  return Status::good();
+  return versions;
 }
 
 struct Tally {
@@ -327,15 +325,16 @@ void run(Asked& asked, Context& context) {
   std::vector<std::string> names;
   if (const Status s = peers_named(asked.peers, gpu, names); !s.ok()) return no(kUsage, s);
   if (const std::string& base = asked.baseline;
-      !base.empty() && !find_backend(base) && std::find(names.begin(), names.end(), base) == names.end())
+      !base.empty() && !find_backend(base) &&
+      std::none_of(names.begin(), names.end(), [&](const std::string& n) { return peer_name(n) == peer_name(base); }))
     return no(kUsage, Status::no("--baseline: '", base, "' is neither one of --peer nor one of ", backend_names()));
   if (asked.dry_run && asked.resume)
     fmt::print(stderr, "the estimate includes rows that are already in {}\n", asked.out);
   if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();
-  if (!names.empty() && !is_hosted()) return no(kMachine, become_host(names, asked.python));
-  if (const Status s = hosted(names, peers, from.peers); !s.ok()) return no(kMachine, s);
+  if (const Status s = open_peers(names, asked.python, peers); !s.ok()) return no(kMachine, s);
+  from.peers = versions_of(peers);
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
@@ -434,7 +433,7 @@ void add_bench(CLI::App& app, Context& context) {
   sub.add_option("--peer", asked->peers,
                  "Compare with these peers, separated by commas: torch (on a GPU its flash, cudnn and efficient, on a "
                  "CPU its sdpa and math), torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, "
-                 "torch:flex, flash_attn, fa3")
+                 "torch:flex, flash_attn, fa3, and your own FILE.py:FUNCTION and LIBRARY.so:SYMBOL")
       .delimiter(',')
       .one_word()
       .type_name("LIST");
@@ -499,6 +498,7 @@ void add_bench(CLI::App& app, Context& context) {
       "Examples:\n"
       "  attune bench --len 512-8192*2 --dim 64,128 --mask full,causal --dtype f32,bf16\n"
       "  attune bench --pass forward,backward --peer torch --out records.jsonl\n"
+      "  attune bench --len 256,512 --peer examples/my_attention.py:attention,torch:sdpa\n"
       "  attune bench --suite regress --out records.jsonl --resume --plot\n"
       "  attune bench --device cuda:0 --backend sm80_forward,vendor_cudnn --peer torch:flash,torch:cudnn\n"
       "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n"

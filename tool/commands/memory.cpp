@@ -380,10 +380,8 @@ void run(const Asked& asked, Context& context) {
     return fail(context, kUsage, "attune memory: --peer: given without --measure, which it needs");
   if (const Status s = peers_named(asked.peers, gpu, names); !s.ok())
     return fail(context, kUsage, join("attune memory: ", s.message));
-  if (!names.empty() && !is_hosted())
-    return fail(context, kMachine, join("attune memory: ", become_host(names, asked.python).message));
-  for (const std::string& name : names)
-    if (const attune_peer* const peer = find_peer(name)) peers.push_back(peer);
+  if (const Status s = open_peers(names, asked.python, peers); !s.ok())
+    return fail(context, kMachine, join("attune memory: ", s.message));
 
   Answer found;
   if (!asked.line.empty())

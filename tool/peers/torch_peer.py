@@ -4,6 +4,7 @@
 #   torch_peer.py <name,name,...> <libattune_tool.so> <attune> bench ...
 import ctypes
 import json
+import os
 import sys
 import warnings
 
@@ -39,7 +40,8 @@ def register(tool, name, way, version, missing):
             try:
                 return function(argument)
             except Exception as error:
-                last["message"] = missing or "%s: %s" % (type(error).__name__, str(error).split("\n")[0])
+                kind = "" if type(error).__name__ == "Refused" else type(error).__name__ + ": "
+                last["message"] = missing or kind + str(error).split("\n")[0]
                 return no_memory if lacks_memory(error) else no
         return call
 
@@ -71,6 +73,7 @@ def register(tool, name, way, version, missing):
         data = last["message"].encode()[: room - 1] + b"\0"
         ctypes.memmove(text, data, len(data))
 
+    name = os.path.basename(name)  # of a function of the user's own; others have no slash
     peer = Peer(name.encode(), version.encode(), Peer.Setup(guarded(setup, REFUSED, REFUSED_FOR_MEMORY)),
                 Peer.Run(guarded(run, FAILED, OUT_OF_MEMORY)), Peer.Run(guarded(fetch, FAILED, OUT_OF_MEMORY)),
                 Peer.Teardown(teardown), Peer.Message(message), Peer.Memory(guarded(memory, -1, -1)))

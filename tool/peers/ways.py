@@ -1,74 +1,15 @@
 # Attention of other libraries, one small class each. A forward calls the operator itself if there is one, so that no
 # dispatcher is timed. A backward is timed alone: through its own operator, or as torch.autograd.grad captured once in a
-# CUDA graph. numpy is not needed.
-import ctypes
+# CUDA graph. A class names the features it serves (problem.py); the rest is refused in a sentence.
 import sys
 
 import torch
 
+from problem import Problem, Refused
+
 aten = torch.ops.aten
-DTYPES = {"f64": (torch.float64, 2, 64), "f32": (torch.float32, 2, 32), "f16": (torch.float16, 2, 16),
-          "bf16": (torch.bfloat16, 4, 16)}  # torch dtype, DLPack's code and bits
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
-                ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
-
-
-capsule_of = ctypes.pythonapi.PyCapsule_New
-capsule_of.restype, capsule_of.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-
-
-# A tensor [batch, head, seq, dim] in the tool's memory, without a copy. DLPack, because it accepts a raw address.
-def view(t, gpu, keep):
-    if t["dtype"] not in DTYPES:
-        raise ValueError("dtype %s is not one of %s" % (t["dtype"], ", ".join(DTYPES)))
-    _, code, bits = DTYPES[t["dtype"]]
-    (batch, seq, head, dim), (by_batch, by_seq, by_head) = t["extent"], t["stride"]
-    shape = (ctypes.c_int64 * 4)(batch, head, seq, dim)
-    # An axis of one element has stride 0 in the tool; torch's kernels require the stride of a dense tensor.
-    by_seq = by_seq or dim
-    by_head = by_head or seq * by_seq
-    by_batch = by_batch or max(head * by_head, seq * by_seq)
-    strides = (ctypes.c_int64 * 4)(by_batch, by_head, by_seq, 1)
-    kind, index = (1, 0) if gpu < 0 else (2, gpu)
-    tensor = DLTensor(t["data"], kind, index, 4, code, bits, 1, shape, strides, 0, None, None)
-    keep.append((shape, strides, tensor))
-    return torch.utils.dlpack.from_dlpack(capsule_of(ctypes.addressof(tensor), b"dltensor", None))
-
-
-class Problem:
-    def __init__(self, text):
-        if not text["plain"]:
-            raise ValueError("supports only full and causal attention without options, not: " + text["problem"])
-        self.gpu, self.keep = text["gpu"], []
-        if self.gpu < 0:
-            torch.set_num_threads(text["threads"])
-        else:
-            torch.cuda.set_device(self.gpu)
-            self.stream = torch.cuda.ExternalStream(text["stream"], device=self.gpu)
-            torch.cuda.set_stream(self.stream)  # for this thread from now on; the tool has no other
-        tensors = {name: view(t, self.gpu, self.keep) for name, t in text["tensors"].items()}
-        self.results = {name: view(t, self.gpu, self.keep) for name, t in text["results"].items()}
-        self.q, self.k, self.v, self.d_out = (tensors.get(name) for name in ("q", "k", "v", "d_out"))
-        self.causal, self.scale, self.forward = text["causal"], text["scale"], text["pass"] == "forward"
-        self.line = text["problem"]
-
-    def grouped(self):
-        return self.q.shape[1] != self.k.shape[1]
-
-    def scores_bytes(self):
-        return self.q.shape[0] * self.q.shape[1] * self.q.shape[2] * self.k.shape[2] * 4
-
-    def free_bytes(self):
-        if self.gpu >= 0:
-            return torch.cuda.mem_get_info(self.gpu)[0]
-        with open("/proc/meminfo") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+MASKS = frozenset(("window", "window_aside", "shifted", "top_left", "absolute", "compressed", "blocks", "alibi",
+                   "bias"))
 
 
 # One problem, ready to run. `outputs` is (out,) or (dq, dk, dv), each [batch, head, seq, dim].
@@ -128,12 +69,17 @@ def captured_backward(problem, forward):
 
 
 class Way:
-    gpu_only, expands = True, False
+    gpu_only, expands, serves = True, False, frozenset()
 
     def prepare(self, text):
         p = Problem(text)
         if self.gpu_only and p.gpu < 0:
-            raise ValueError("runs on a GPU only")
+            raise Refused("runs on a GPU only")
+        lacking = [feature for feature in p.features if feature not in self.serves]
+        if lacking:
+            raise Refused("does not serve %s; served are full and causal masks%s" % (
+                ", ".join(lacking), "".join(", " + word for word in sorted(self.serves))))
+        p.open()
         note = ""
         if self.expands and p.grouped():
             group = p.q.shape[1] // p.k.shape[1]
@@ -155,25 +101,48 @@ class Way:
         return captured_backward(p, lambda q, k, v: self.attend(p, q, k, v))
 
 
+# For functions with a mask argument: None where is_causal says it all. Made before the timed window.
+class Masked(Way):
+    serves, takes_booleans = MASKS, False
+
+    def check(self, p):
+        pairs = p.q.shape[0] * p.q.shape[1] * p.len_q * p.len_k
+        if p.features and pairs * 8 > p.free_bytes() // 2:
+            raise Refused("the mask of %s would take more than half of the free memory" % p.line)
+        p.given = p.mask() if p.features else None
+        p.is_causal = p.causal and p.given is None
+        p.bias = None
+        if p.given is not None and not self.takes_booleans:
+            p.bias = self.additive(p)
+
+    # [batch, head, queries, keys] with values to add, for operators that neither broadcast nor take booleans.
+    def additive(self, p):
+        given = p.given
+        if given.dtype == torch.bool:
+            given = torch.zeros(given.shape, dtype=p.q.dtype, device=given.device).masked_fill_(~given, -torch.inf)
+        return given.expand(p.q.shape[0], p.q.shape[1], p.len_q, p.len_k)
+
+
 # torch's default.
-class Sdpa(Way):
-    gpu_only = False
+class Sdpa(Masked):
+    gpu_only, takes_booleans = False, True
 
     def attend(self, p, q, k, v):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=p.causal, scale=p.scale,
-                                                                enable_gqa=p.grouped())
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=p.given, is_causal=p.is_causal,
+                                                                scale=p.scale, enable_gqa=p.grouped())
 
 
 # Unfused attention, faster where torch has no good kernel.
-class Math(Way):
+class Math(Masked):
     gpu_only = False
 
     def check(self, p):
         if p.scores_bytes() * (2 if p.forward else 6) > p.free_bytes() // 2:
-            raise ValueError("the scores of %s would take more than half of the free memory" % p.line)
+            raise Refused("the scores of %s would take more than half of the free memory" % p.line)
+        super().check(p)
 
     def attend(self, p, q, k, v):
-        return aten._scaled_dot_product_attention_math(q, k, v, None, 0.0, p.causal, None, scale=p.scale,
+        return aten._scaled_dot_product_attention_math(q, k, v, p.bias, 0.0, p.is_causal, None, scale=p.scale,
                                                        enable_gqa=p.grouped())[0]
 
 
@@ -188,58 +157,124 @@ class Flash(Way):
             p.d_out, p.q, p.k, p.v, out, lse, cu_q, cu_k, max_q, max_k, 0.0, p.causal, seed, offset, scale=p.scale)
 
 
-class Cudnn(Way):
+class Cudnn(Masked):
     def attend(self, p, q, k, v):  # with lse, because all others write it
-        return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, p.causal, scale=p.scale)[0]
+        return aten._scaled_dot_product_cudnn_attention(q, k, v, p.bias, True, 0.0, p.is_causal,
+                                                        scale=p.scale)[0]
 
     def backward(self, p):
         out, lse, cu_q, cu_k, max_q, max_k, seed, offset, _ = aten._scaled_dot_product_cudnn_attention(
-            p.q, p.k, p.v, None, True, 0.0, p.causal, scale=p.scale)
+            p.q, p.k, p.v, p.bias, True, 0.0, p.is_causal, scale=p.scale)
         return lambda: aten._scaled_dot_product_cudnn_attention_backward(
-            p.d_out, p.q, p.k, p.v, out, lse, seed, offset, None, cu_q, cu_k, max_q, max_k, 0.0, p.causal,
+            p.d_out, p.q, p.k, p.v, out, lse, seed, offset, p.bias, cu_q, cu_k, max_q, max_k, 0.0, p.is_causal,
             scale=p.scale)
 
 
-class Efficient(Way):
+class Efficient(Masked):
     expands = True
 
     def attend(self, p, q, k, v):
-        return aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, p.causal, scale=p.scale)[0]
+        return aten._scaled_dot_product_efficient_attention(q, k, v, p.bias, True, 0.0, p.is_causal,
+                                                            scale=p.scale)[0]
 
     def backward(self, p):
-        out, lse, seed, offset = aten._scaled_dot_product_efficient_attention(p.q, p.k, p.v, None, True, 0.0, p.causal,
-                                                                              scale=p.scale)
+        out, lse, seed, offset = aten._scaled_dot_product_efficient_attention(p.q, p.k, p.v, p.bias, True, 0.0,
+                                                                              p.is_causal, scale=p.scale)
         return lambda: aten._scaled_dot_product_efficient_attention_backward(
-            p.d_out, p.q, p.k, p.v, None, out, lse, seed, offset, 0.0, [True, True, True, False], p.causal,
+            p.d_out, p.q, p.k, p.v, p.bias, out, lse, seed, offset, 0.0, [True, True, True, False], p.is_causal,
             scale=p.scale)[:3]
 
 
 class Flex(Way):
+    serves = MASKS | {"softcap"}
+
     def __init__(self):
         from torch.nn.attention import flex_attention
         self.module, self.compiled = flex_attention, torch.compile(flex_attention.flex_attention, dynamic=False)
 
+    # The block mask and the score function, which compile into one kernel. Positions are formulas where they can be.
+    def check(self, p):
+        p.blocks = p.score = None
+        m = p.mask_text
+        shift = (p.len_k - 1) * m["k_step"] + m["k_phase"] - (p.len_q - 1) if m["align"] == "bottom_right" else 0
+        at = None
+        if m["align"] == "absolute" and "positions" in p.tensors:
+            at = p.tensors["positions"].reshape(-1, 2)
+            at = (at[:, 1] - at[:, 0]).contiguous()
+
+        def ahead(b, i, j):
+            distance = j * m["k_step"] + m["k_phase"] - (i + shift)
+            return distance if at is None else distance + at[b]
+        pairs = p.listed() if m["blocks"] else None
+
+        def visible(b, h, i, j):
+            seen = ahead(b, i, j) <= (m["right"] if m["kind"] == "window" and m["right"] is not None else
+                                      0 if m["kind"] == "causal" else 1 << 60)
+            if m["kind"] == "window" and m["left"] is not None:
+                seen = seen & (ahead(b, i, j) >= -m["left"])
+            if pairs is not None:
+                seen = seen & pairs[b if pairs.shape[0] > 1 else 0, h if pairs.shape[1] > 1 else 0, i, j]
+            return seen
+        if m["kind"] != "full" or m["blocks"]:
+            by_batch = p.q.shape[0] if at is not None or (pairs is not None and pairs.shape[0] > 1) else None
+            by_head = p.q.shape[1] if pairs is not None and pairs.shape[1] > 1 else None
+            p.blocks = self.module.create_block_mask(visible, by_batch, by_head, p.len_q, p.len_k,
+                                                     device=p.q.device.type)
+        slopes = p.slopes().contiguous() if "alibi" in p.features else None
+        bias = p.tensors["bias"].expand(p.q.shape[0], p.q.shape[1], p.len_q, p.len_k) if "bias" in p.features else None
+
+        def score(s, b, h, i, j):
+            if "softcap" in p.features:
+                s = p.softcap * torch.tanh(s / p.softcap)
+            if bias is not None:
+                s = s + bias[b, h, i, j]
+            return s if slopes is None else s - slopes[h] * ahead(b, i, j).abs()
+        if {"softcap", "bias", "alibi"} & set(p.features):
+            p.score = score
+
     def attend(self, p, q, k, v):
-        if p.causal and not hasattr(p, "mask"):
-            p.mask = self.module.create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2],
-                                                   device="cuda")
-        return self.compiled(q, k, v, block_mask=p.mask if p.causal else None, scale=p.scale, enable_gqa=p.grouped())
+        return self.compiled(q, k, v, score_mod=p.score, block_mask=p.blocks, scale=p.scale, enable_gqa=p.grouped())
 
 
-# Separate packages take [batch, seq, head, dim].
+# Separate packages take [batch, seq, head, dim], and masks aligned at the bottom right.
 class Package(Way):
-    def __init__(self, function):
-        self.function = function
+    serves = frozenset(("window", "shifted", "softcap", "alibi", "ragged"))
+
+    def __init__(self, function, ragged=None):
+        self.function, self.ragged = function, ragged
+
+    def check(self, p):
+        p.options = {}
+        if "window" in p.features:
+            p.options["window_size"] = p.window()
+        if "softcap" in p.features:
+            p.options["softcap"] = p.softcap
+        if "alibi" in p.features:
+            p.options["alibi_slopes"] = p.slopes().contiguous()
+
+    # The tokens of all sequences follow each other; keys of every sequence are in cu_k, queries in cu_q.
+    def packed(self, p, q, k, v):
+        if self.ragged is None or "cu_q" not in p.tensors:
+            raise Refused("does not serve ragged keys here: it needs a function for packed sequences, and cu_q")
+        starts = [p.tensors[name].reshape(-1) for name in ("cu_q", "cu_k")]
+        q, k, v = (x.squeeze(0).transpose(0, 1) for x in (q, k, v))
+        out = self.ragged(q, k, v, *starts, p.len_q, p.len_k, softmax_scale=p.scale, causal=p.causal, **p.options)
+        return (out[0] if isinstance(out, tuple) else out).transpose(0, 1).unsqueeze(0)
 
     def attend(self, p, q, k, v):
-        out = self.function(*(x.transpose(1, 2) for x in (q, k, v)), softmax_scale=p.scale, causal=p.causal)
+        if "ragged" in p.features:
+            return self.packed(p, q, k, v)
+        out = self.function(*(x.transpose(1, 2) for x in (q, k, v)), softmax_scale=p.scale, causal=p.causal,
+                            **p.options)
         return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
 
 # FlashAttention-3 through its operators if its build registers them, else through its Python functions.
 class Fa3(Package):
-    def __init__(self, function):
-        super().__init__(function)
+    serves = frozenset(("window", "shifted", "softcap", "ragged"))
+
+    def __init__(self, function, ragged=None):
+        super().__init__(function, ragged)
         ops = torch.ops.flash_attn_3
         self.ops = ops if hasattr(ops, "fwd") and hasattr(ops, "bwd") else None
 
@@ -250,10 +285,14 @@ class Fa3(Package):
                             num_splits=splits)[:2]
 
     def attend(self, p, q, k, v):
-        return self.call(p, q, k, v)[0].transpose(1, 2) if self.ops else super().attend(p, q, k, v)
+        return self.call(p, q, k, v)[0].transpose(1, 2) if self.by_operator(p) else super().attend(p, q, k, v)
+
+    # The operators are called for plain attention, the Python functions for the rest.
+    def by_operator(self, p):
+        return self.ops and not set(p.features) - {"shifted"}
 
     def backward(self, p):
-        if not self.ops:
+        if not self.by_operator(p):
             return super().backward(p)
         q, k, v, d_out = (x.transpose(1, 2) for x in (p.q, p.k, p.v, p.d_out))
         out, lse = self.call(p, p.q, p.k, p.v)
@@ -268,6 +307,9 @@ class Fa3(Package):
 # Finds a class by peer name, and the version for the record. Raises ImportError if the library is missing.
 def find(name):
     version = "torch " + torch.__version__
+    if ".py:" in name:
+        import own
+        return own.find(name), version
     if name.startswith("torch:"):
         way = {"sdpa": Sdpa, "math": Math, "flash": Flash, "cudnn": Cudnn, "efficient": Efficient, "flex": Flex}
         if name == "torch:cudnn" and torch.backends.cudnn.is_available():
@@ -275,9 +317,11 @@ def find(name):
         return way[name[6:]](), version
     if name == "flash_attn":
         import flash_attn
-        return Package(flash_attn.flash_attn_func), "flash_attn " + flash_attn.__version__
+        return (Package(flash_attn.flash_attn_func, getattr(flash_attn, "flash_attn_varlen_func", None)),
+                "flash_attn " + flash_attn.__version__)
     if name == "fa3":
         import flash_attn_interface
         version = getattr(sys.modules.get("flash_attn_3"), "__version__", "")  # imported by flash_attn_interface
-        return Fa3(flash_attn_interface.flash_attn_func), "fa3 " + version
+        return (Fa3(flash_attn_interface.flash_attn_func,
+                    getattr(flash_attn_interface, "flash_attn_varlen_func", None)), "fa3 " + version)
     raise ImportError("unknown peer")

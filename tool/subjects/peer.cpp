@@ -5,25 +5,30 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <span>
 
+#include "core/check.h"
 #include "core/score.h"
 #include "machine/library.h"
 #include "tool/json.h"
+#include "tool/subjects/native_peer.h"
 
 namespace attune {
 namespace {
 
-std::vector<attune_peer>& registered() {
-  static std::vector<attune_peer> peers;
+std::deque<attune_peer>& registered() {  // addresses stay valid
+  static std::deque<attune_peer> peers;
   return peers;
 }
 
 // The JSON that setup() of a peer receives:
-// {"problem": line, "pass", "causal", "scale", "threads", "gpu": index or -1, "stream": address, "tensors": {role: t},
-// "results": {role: t}} with
+// {"problem": line, "pass", "len_q", "len_k", "mask": m, "options": [word, ...], "keys", "page", "variant", "scale",
+// "softcap", "threads", "gpu": index or -1, "stream": address, "tensors": {role: t}, "results": {role: t}} with
+// m = {"kind", "left", "right": null for no limit, "align", "k_step", "k_phase", "blocks": null or [q, k, bound]} and
 // t = {"data": address, "dtype", "extent": [batch, seq, head, dim], "stride": [batch, seq, head], in elements}.
 Json tensor_json(const Tensor& t) {
   return {{"data", reinterpret_cast<uintptr_t>(t.data)},
@@ -32,27 +37,39 @@ Json tensor_json(const Tensor& t) {
           {"stride", {t.stride.batch, t.stride.seq, t.stride.head}}};
 }
 
+Json mask_json(const Mask& m) {
+  constexpr const char* kKinds[] = {"full", "causal", "window"};
+  constexpr const char* kAligns[] = {"bottom_right", "top_left", "absolute"};
+  const auto side = [](int32_t x) { return x == kNoLimit ? Json(nullptr) : Json(x); };
+  return {{"kind", kKinds[int(m.kind)]},
+          {"left", side(m.left)},
+          {"right", side(m.right)},
+          {"align", kAligns[int(m.align)]},
+          {"k_step", m.k_step},
+          {"k_phase", m.k_phase},
+          {"blocks", m.blocks.q ? Json({m.blocks.q, m.blocks.k, m.blocks.bound}) : Json(nullptr)}};
+}
+
+// Where a peer finds a tensor; null: it makes its own forward and its own lists by key block.
+const char* part_of(Role role, Pass pass) {
+  if (role == Role::out) return pass == Pass::forward ? "results" : nullptr;
+  if (role == Role::lse || role == Role::block_begin_k || role == Role::block_row_k) return nullptr;
+  const bool is_gradient = (role >= Role::dq && role <= Role::d_sinks) || role >= Role::d_variant;
+  return is_gradient ? "results" : "tensors";
+}
+
 std::string problem_json(const Problem& p, const Args& a, const PeerPlace& place) {
-  // Bottom-right and top-left alignment are the same if both lengths are equal.
-  const bool causal = p.mask.kind == MaskKind::causal && p.len_q == p.len_k && p.mask.align != Align::absolute;
-  const bool plain = p.options == 0 && p.keys == KeySource::linear && word(p.variant).empty() && !p.mask.blocks.q &&
-                     p.mask.k_step == 1 && p.mask.k_phase == 0 && (p.mask.kind == MaskKind::full || causal);
-  Json j = {{"problem", name(p)},  {"pass", name(p.pass)},    {"mask", name(p.mask)},
-            {"causal", causal},    {"scale", scale_of(p, a)}, {"threads", place.threads},
-            {"gpu", place.gpu},    {"stream", reinterpret_cast<uintptr_t>(place.stream)},
-            {"plain", plain},      {"tensors", Json::object()}, {"results", Json::object()}};
-  const bool backward = p.pass == Pass::backward;
-  const struct { const char* part; Role role; const char* name;
-  } tensors[] = {{"tensors", Role::q, "q"},
-                 {"tensors", Role::k, "k"},
-                 {"tensors", Role::v, "v"},
-                 {"tensors", Role::d_out, "d_out"},
-                 {backward ? "" : "results", Role::out, "out"},
-                 {"results", Role::dq, "dq"},
-                 {"results", Role::dk, "dk"},
-                 {"results", Role::dv, "dv"}};
-  for (const auto& [part, role, word] : tensors)
-    if (*part && a.given(role)) j[part][word] = tensor_json(a[role]);
+  Json j = {{"problem", name(p)},       {"pass", name(p.pass)},   {"len_q", p.len_q},
+            {"len_k", p.len_k},         {"mask", mask_json(p.mask)}, {"options", Json::array()},
+            {"keys", name(p.keys)},     {"page", p.page},         {"variant", word(p.variant)},
+            {"scale", scale_of(p, a)},  {"softcap", a.softcap},   {"threads", place.threads},
+            {"gpu", place.gpu},         {"stream", reinterpret_cast<uintptr_t>(place.stream)},
+            {"tensors", Json::object()}, {"results", Json::object()}};
+  for (int n = 0; n < int(Option::count); ++n)
+    if (p.has(Option(n))) j["options"].push_back(name(Option(n)));
+  for (int n = 0; n < int(Role::count); ++n)
+    if (const Role role = Role(n); a.given(role))
+      if (const char* const part = part_of(role, p.pass)) j[part][name(role)] = tensor_json(a[role]);
   return j.dump();
 }
 
@@ -61,6 +78,8 @@ constexpr std::string_view kPeers[] = {"torch:sdpa",      "torch:math", "torch:f
                                        "torch:efficient", "torch:flex", "flash_attn",  "fa3"};
 constexpr std::string_view kOnCpu[] = {"torch:sdpa", "torch:math"};
 constexpr std::string_view kOnGpu[] = {"torch:flash", "torch:cudnn", "torch:efficient"};
+
+bool is_own(std::string_view word) { return word.find(".py:") != word.npos || is_native_peer(word); }
 
 }  // namespace
 
@@ -75,8 +94,10 @@ const attune_peer* find_peer(std::string_view name) {
 std::string peer_names() {
   std::string all = "torch";
   for (const std::string_view name : kPeers) all += join(", ", name);
-  return all;
+  return all + ", <file>.py:<function>, <library>.so:<symbol>";
 }
+
+std::string_view peer_name(std::string_view word) { return word.substr(word.rfind('/') + 1); }
 
 Status peers_named(const std::vector<std::string>& words, bool gpu, std::vector<std::string>& out) {
   const auto add = [&](std::string_view name) {
@@ -85,6 +106,14 @@ Status peers_named(const std::vector<std::string>& words, bool gpu, std::vector<
   for (const std::string& word : words) {
     if (word == "torch") {
       for (const std::string_view name : gpu ? std::span<const std::string_view>(kOnGpu) : kOnCpu) add(name);
+    } else if (is_own(word)) {
+      const auto is_same = [&](const std::string& other) {
+        return other != word && peer_name(other) == peer_name(word);
+      };
+      if (const auto other = std::find_if(out.begin(), out.end(), is_same); other != out.end())
+        return Status::no("--peer: '", *other, "' and '", word, "' have one name in records, ", peer_name(word),
+                          "; rename one of them");
+      add(word);
     } else if (std::find(std::begin(kPeers), std::end(kPeers), word) != std::end(kPeers)) {
       add(word);
     } else {
@@ -106,7 +135,8 @@ PeerRun::~PeerRun() {
 }
 
 Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& place) {
-  const int64_t handle = peer_.setup(problem_json(p, results, place).c_str());
+  const int64_t handle = is_native_peer(peer_) ? set_up_native(peer_, p, results, place)
+                                               : peer_.setup(problem_json(p, results, place).c_str());
   if (handle <= 0) return refused(handle < 0);
   handles_.push_back(handle);
   note_ = peer_message(peer_);
@@ -143,6 +173,23 @@ Subject PeerRun::subject() {
 Subject empty_call(const attune_peer& p) {
   return {.name = "nothing", .context = const_cast<attune_peer*>(&p),
           .run = [](void* c) { return static_cast<const attune_peer*>(c)->run(0) == PEER_DONE; }};
+}
+
+Status open_peers(const std::vector<std::string>& words, const std::string& python,
+                  std::vector<const attune_peer*>& out) {
+  const auto is_python = [](const std::string& word) { return !is_native_peer(word); };
+  std::vector<std::string> hosted;
+  std::copy_if(words.begin(), words.end(), std::back_inserter(hosted), is_python);
+  if (!hosted.empty() && !is_hosted()) return become_host(hosted, python);
+  for (const std::string& word : words)
+    if (is_native_peer(word))
+      if (Status s = load_native_peer(word); !s.ok()) return s;
+  for (const std::string& word : words) {
+    const attune_peer* const peer = find_peer(peer_name(word));
+    if (!peer) return Status::no("--peer: the Python process does not offer ", word);
+    out.push_back(peer);
+  }
+  return Status::good();
 }
 
 Status become_host(const std::vector<std::string>& peers, const std::string& python) {

@@ -1,5 +1,6 @@
-// Attention of other libraries under the same timer, in the same process, on the same memory. A host (a Python process
-// that has loaded this tool as a library) registers callbacks; a peer is then a Subject like any other.
+// Attention of other libraries, and of the user's own, under the same timer, in the same process, on the same memory. A
+// host (a Python process that has loaded this tool as a library) or native_peer.h registers callbacks; a peer is then a
+// Subject like any other.
 #pragma once
 #include <string>
 #include <vector>
@@ -33,6 +34,12 @@ const attune_peer* find_peer(std::string_view name);
 // Expands the words of --peer to names; "torch" stands for its implementations that serve the device.
 Status peers_named(const std::vector<std::string>& words, bool gpu, std::vector<std::string>& out);
 std::string peer_names();  // "torch:sdpa, torch:math, ..."
+// The name in records: of "dir/my.py:function" what is behind the last slash.
+std::string_view peer_name(std::string_view word);
+// Makes the named peers available: loads shared libraries, and starts the command again inside Python if one of them
+// needs it. Their addresses stay valid.
+Status open_peers(const std::vector<std::string>& words, const std::string& python,
+                  std::vector<const attune_peer*>& out);
 std::string peer_message(const attune_peer&);
 
 // Where a peer runs.

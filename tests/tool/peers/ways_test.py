@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""Other libraries' attention as peers of `attune bench`, without a GPU. Exits with 77 if PyTorch is not installed."""
+"""Other libraries' attention as peers of `attune bench`, without a GPU. Exits with 77 if PyTorch is not installed.
+
+    ways_test.py <attune>"""
 import contextlib
 import gc
+import json
 import pathlib
+import subprocess
 import sys
+import tempfile
 import types
 import unittest
 import warnings
@@ -15,7 +20,11 @@ try:
     import torch
 except ImportError:
     sys.exit(77)
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tool/peers"))
+SOURCE = pathlib.Path(__file__).resolve().parents[3]
+ATTUNE = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else ""
+sys.path.insert(0, str(SOURCE / "tool/peers"))
+import own
+import problem as problems
 import ways
 
 
@@ -73,7 +82,8 @@ class Operators:
 class Fa3(unittest.TestCase):
     def test_its_operators_are_called_where_they_are(self):
         tensors = [torch.randn(2, 3, 5, 8) for _ in range(4)]
-        problem = types.SimpleNamespace(q=tensors[0], k=tensors[1], v=tensors[2], d_out=tensors[3], gpu=-1, scale=0.3)
+        problem = types.SimpleNamespace(q=tensors[0], k=tensors[1], v=tensors[2], d_out=tensors[3], gpu=-1, scale=0.3,
+                                        features=[], options={})
         way = ways.Fa3(None)
         self.assertIsNone(way.ops, "they are not registered here")
         way.ops = Operators()
@@ -86,7 +96,7 @@ class Fa3(unittest.TestCase):
                 torch.testing.assert_close(got, grad)
 
     def test_it_chooses_its_splits_where_queries_are_few(self):
-        problem = types.SimpleNamespace(scale=0.3, causal=False)
+        problem = types.SimpleNamespace(scale=0.3, causal=False, features=[])
         way = ways.Fa3(None)
         way.ops = Operators()
         k = torch.randn(2, 3, 5, 8)
@@ -97,10 +107,146 @@ class Fa3(unittest.TestCase):
     def test_without_operators_its_functions_are(self):
         def function(q, k, v, softmax_scale, causal):
             return Operators.attend(q, k, v, softmax_scale, causal)
-        problem = types.SimpleNamespace(scale=0.3, causal=True)
+        problem = types.SimpleNamespace(scale=0.3, causal=True, features=[], options={})
         q, k, v = (torch.randn(2, 3, 5, 8) for _ in range(3))
         want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
         torch.testing.assert_close(ways.Fa3(function).attend(problem, q, k, v), want)
+
+
+# What the tool sends, with tensors of torch instead of addresses.
+def described(mask, q, k, v, options=(), **tensors):
+    m = {"kind": "full", "left": 0, "right": 0, "align": "bottom_right", "k_step": 1, "k_phase": 0, "blocks": None}
+    m.update(mask)
+    text = {"gpu": -1, "problem": "a line", "scale": q.shape[3] ** -0.5, "softcap": 2.0, "pass": "forward", "mask": m,
+            "len_q": q.shape[2], "len_k": k.shape[2], "options": list(options), "keys": "linear", "variant": "",
+            "threads": 1, "results": {}, "tensors": dict.fromkeys(("q", "k", "v", *tensors))}
+    p = problems.Problem(text)
+    p.tensors, p.q, p.k, p.v = {"q": q, "k": k, "v": v, **tensors}, q, k, v
+    return p
+
+
+class Masks(unittest.TestCase):
+    q, k, v = torch.randn(2, 4, 12, 8), torch.randn(2, 2, 20, 8), torch.randn(2, 2, 20, 8)
+
+    def visible(self, **mask):
+        return described(mask, self.q, self.k, self.v).visible()
+
+    def test_a_full_mask_is_none(self):
+        self.assertIsNone(self.visible())
+
+    def test_positions_are_aligned_as_the_problem_says(self):
+        i, j = torch.arange(12)[:, None], torch.arange(20)
+        for mask, want in (({"kind": "causal"}, j <= i + 8),
+                           ({"kind": "causal", "align": "top_left"}, j <= i),
+                           ({"kind": "window", "left": 3, "right": 1}, (j >= i + 5) & (j <= i + 9)),
+                           ({"kind": "window", "left": None, "right": -2}, j <= i + 6),
+                           ({"kind": "causal", "align": "absolute", "k_step": 4, "k_phase": 3}, 4 * j + 3 <= i)):
+            self.assertTrue(torch.equal(self.visible(**mask)[0, 0], want), mask)
+
+    def test_positions_of_a_sequence_shift_an_absolute_mask(self):
+        at = torch.tensor([[5, 0], [0, 2]]).reshape(2, 1, 1, 2)
+        p = described({"kind": "causal", "align": "absolute"}, self.q, self.k, self.v, positions=at)
+        i, j = torch.arange(12)[:, None], torch.arange(20)
+        self.assertTrue(torch.equal(p.visible()[0, 0], j <= i + 5))
+        self.assertTrue(torch.equal(p.visible()[1, 0], j + 2 <= i))
+
+    def test_block_lists_are_masks_of_pairs(self):
+        begin = torch.tensor([0, 2, 2, 3]).reshape(1, 1, 1, 4)  # rows of 4 queries, columns of 10 keys
+        column = torch.tensor([0, 1, 1, -1]).reshape(1, 1, 1, 4)
+        p = described({"blocks": [4, 10, 4]}, self.q, self.k, self.v, block_begin=begin, block_column=column)
+        seen = p.visible()[0, 0]
+        self.assertTrue(seen[:4].all())
+        self.assertFalse(seen[4:8].any())
+        self.assertTrue((seen[8:] == (torch.arange(20) >= 10)).all())
+
+    def test_a_window_aside_of_the_query_is_a_feature_of_its_own(self):
+        p = described({"kind": "window", "left": None, "right": -2}, self.q, self.k, self.v)
+        self.assertEqual(p.features, ["window_aside", "shifted"])
+
+    def test_flex_agrees_with_a_mask(self):  # not compiled
+        slopes = torch.rand(1, 4, 1, 1)
+        bias = torch.randn(2, 4, 12, 20)
+        way = ways.Flex()
+        way.compiled = way.module.flex_attention
+        for mask, options in (({"kind": "causal"}, []), ({"kind": "window", "left": 3, "right": 1}, ["alibi"]),
+                              ({}, ["bias"]), ({"kind": "causal", "align": "top_left"}, ["bias", "alibi"])):
+            p = described(mask, self.q, self.k, self.v, options, slopes=slopes, bias=bias)
+            p.features = [f for f in p.features if f not in ("slopes", "bias")] + options
+            way.check(p)
+            ways.Sdpa().check(p)
+            want = ways.Sdpa().attend(p, self.q, self.k, self.v)
+            torch.testing.assert_close(way.attend(p, self.q, self.k, self.v), want, msg=str((mask, options)))
+
+
+class Own(unittest.TestCase):
+    def test_parameters_say_what_a_function_serves(self):
+        self.assertEqual(own.Own(lambda q, k, v: q).serves, frozenset())
+        self.assertEqual(own.Own(lambda q, k, v, *, window, softcap: q).serves, {"window", "shifted", "softcap"})
+        for wrong in (lambda q, k: q, lambda q, k, v, foo: q, lambda q, k, v, **rest: q):
+            with self.assertRaises(problems.Refused):
+                own.Own(wrong)
+        own.Own(lambda q, k, v, foo=1: q)
+
+    def test_what_is_missing_is_named(self):
+        for name, words in (("nothing.py:f", "no file 'nothing.py'"), (__file__ + ":nothing", "no function 'nothing'")):
+            with self.assertRaisesRegex(problems.Refused, words):
+                own.find(name)
+
+
+WRONG = """
+import torch
+def off_by_one(q, k, v, *, scale, causal):
+    scores = q @ k.transpose(2, 3) * scale
+    seen = torch.ones(scores.shape[2:], dtype=torch.bool).tril(k.shape[2] - q.shape[2] + 1)
+    return torch.softmax(scores.masked_fill(~seen, -torch.inf), -1) @ v
+def no_scale(q, k, v, *, scale, mask):
+    return torch.softmax((q @ k.transpose(2, 3)).masked_fill(~mask, -torch.inf), -1) @ v
+def transposed(q, k, v, *, scale, mask):
+    return right_of(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale, mask).transpose(1, 2)
+transposed.layout = "bshd"
+def right_of(q, k, v, scale, mask):
+    return torch.softmax((q @ k.transpose(2, 3) * scale).masked_fill(~mask, -torch.inf), -1) @ v
+"""
+
+
+@unittest.skipUnless(ATTUNE, "the command is not given")
+class Bench(unittest.TestCase):
+    def records(self, peers, *lines):
+        words = [ATTUNE, "bench", "--python", sys.executable, "--max-seconds", "0.05", "--json", "--peer", peers]
+        words += lines
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=300)
+        found = [json.loads(line) for line in ran.stdout.splitlines()]
+        self.assertTrue(found, ran.stderr)
+        return {(r["problem"], r["subject"]): r for r in found}
+
+    def test_every_mask_agrees_with_the_reference(self):
+        lines = ["forward f32 b1 h4/2 q64 k96 d64 causal", "backward f32 b1 h4/2 q64 k96 d64 window*,0",
+                 "forward f32 b2 h2 q32 k96 d32 causal@top_left", "forward f32 b2 h2 q64 k96 d32 window90,-3",
+                 "forward f32 b2 h2 q64 k64 d32 window*,0@absolute", "forward f32 b1 h2 q1 k300 d64 causal"]
+        mine = "my_attention.py:attention"
+        found = self.records("torch:sdpa,torch:math," + str(SOURCE / "examples" / mine), *lines)
+        for line in lines:
+            for subject in ("torch:sdpa", "torch:math", mine):
+                r = found[line, subject]
+                self.assertEqual(r["parity"]["verdict"], "PASS", r["message"])
+        for line in ("forward f32 b2 h4/2 q64 k96 d32 causal alibi", "forward f32 b2 h4 q64 k96 d32 causal bias"):
+            found = self.records("torch:sdpa,torch:math," + str(SOURCE / "examples" / mine), line)
+            for subject in ("torch:sdpa", "torch:math"):
+                self.assertEqual(found[line, subject]["parity"]["verdict"], "PASS", found[line, subject]["message"])
+            self.assertEqual(found[line, mine]["status"], "unsupported")
+            self.assertIn("does not serve " + line.split()[-1] + ";", found[line, mine]["message"])
+
+    def test_a_wrong_function_is_named_and_not_timed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "wrong.py"
+            path.write_text(WRONG)
+            line = "forward f32 b1 h4 q64 k96 d64 causal"
+            names = ("off_by_one", "no_scale", "transposed")
+            found = self.records(",".join("%s:%s" % (path, name) for name in names), line)
+        for name, mistake in (("off_by_one", "window-off-by-one"), ("no_scale", "missing-scale")):
+            r = found[line, "wrong.py:" + name]
+            self.assertEqual((r["status"], r["parity"]["mistake"], r["samples_ns"]), ("failed", mistake, []))
+        self.assertEqual(found[line, "wrong.py:transposed"]["status"], "ok")
 
 
 if __name__ == "__main__":

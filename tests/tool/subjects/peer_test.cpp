@@ -104,7 +104,7 @@ TEST(Peers, an_unknown_one_is_named) {
   std::vector<std::string> names;
   EXPECT_EQ(peers_named({"torch:flsh"}, true, names).message,
             "--peer: 'torch:flsh' is not one of torch, torch:sdpa, torch:math, torch:flash, torch:cudnn, "
-            "torch:efficient, torch:flex, flash_attn, fa3");
+            "torch:efficient, torch:flex, flash_attn, fa3, <file>.py:<function>, <library>.so:<symbol>");
 }
 
 TEST(Peers, are_found_by_the_name_they_registered) {
@@ -124,7 +124,9 @@ TEST(Peers, share_memory_and_are_told_where_they_run) {
   EXPECT_EQ(j["gpu"], -1);
   EXPECT_EQ(j["stream"], 0u);
   EXPECT_EQ(j["threads"], 1);
-  EXPECT_EQ(j["plain"], true);
+  EXPECT_EQ(j["mask"], json::parse(R"({"kind": "full", "left": 0, "right": 0, "align": "bottom_right", "k_step": 1,
+                                       "k_phase": 0, "blocks": null})"));
+  EXPECT_EQ(j["options"], json::array());
   EXPECT_EQ(j["tensors"]["q"]["extent"], json({1, 4, 1, 8}));
   EXPECT_EQ(records[0].status, RecordStatus::ok) << records[0].message;
   EXPECT_EQ(records[0].why, "a peer: expanded");
@@ -134,6 +136,33 @@ TEST(Peers, share_memory_and_are_told_where_they_run) {
   EXPECT_EQ(records[0].parity.verdict, CheckVerdict::pass);
   EXPECT_GT(fake.runs, int(records[0].samples_ns.size()));
   EXPECT_EQ(fake.set_ups, 0);  // all torn down
+}
+
+TEST(Peers, are_told_the_whole_problem) {
+  fake = {};
+  Problem p;
+  ASSERT_EQ(parse("forward f32 b1 h4/2 q4 k9 d8 window*,-1@top_left blocks4x4x3 softcap bias sink", p).message, "");
+  Bench b = bench_with({&here()});
+  (void)measure_row(p, b);
+  const json j = json::parse(fake.asked);
+  EXPECT_EQ(j["mask"], json::parse(R"({"kind": "window", "left": null, "right": -1, "align": "top_left", "k_step": 1,
+                                       "k_phase": 0, "blocks": [4, 4, 3]})"));
+  EXPECT_EQ(j["options"], json({"softcap", "bias", "sink"}));
+  EXPECT_EQ(j["softcap"], 2.0);
+  for (const char* role : {"q", "k", "v", "bias", "sinks", "block_begin", "block_column"})
+    EXPECT_TRUE(j["tensors"].contains(role)) << role;
+  EXPECT_EQ(j["results"].size(), 1u) << "a forward of a peer writes out and nothing else: " << j["results"];
+}
+
+TEST(Peers, of_ones_own_are_named_without_their_folder) {
+  std::vector<std::string> names;
+  ASSERT_EQ(peers_named({"a/my.py:f", "torch:sdpa", "./lib.so:g", "a/my.py:f"}, false, names).message, "");
+  EXPECT_EQ(names, (std::vector<std::string>{"a/my.py:f", "torch:sdpa", "./lib.so:g"}));
+  EXPECT_EQ(peer_name("a/my.py:f"), "my.py:f");
+  EXPECT_EQ(peer_name("torch:sdpa"), "torch:sdpa");
+  names.clear();
+  EXPECT_EQ(peers_named({"a/my.py:f", "b/my.py:f"}, false, names).message,
+            "--peer: 'a/my.py:f' and 'b/my.py:f' have one name in records, my.py:f; rename one of them");
 }
 
 TEST(Peers, a_missing_one_is_a_row_that_says_so) {
