@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "plan/plan.h"
 #include "plan/tuned.h"
@@ -15,9 +17,11 @@
 #include "tool/json.h"
 #include "tool/record/read.h"
 #include "tool/text.h"
+#include "tool/tune/between.h"
 #include "tool/tune/check.h"
 #include "tool/tune/file.h"
 #include "tool/tune/watch.h"
+#include "tool/tune/yaml_edit.h"
 
 namespace attune {
 namespace {
@@ -27,6 +31,7 @@ namespace fs = std::filesystem;
 struct Asked {
   std::vector<std::string> files{};
   std::string out{}, yaml{}, check{}, watch{};
+  std::vector<std::string> between{}, yaml_keys{};
   double margin_percent = 20, hysteresis_percent = 5, bar_percent = 98;
   bool project = false, fresh = false, dry_run = false, once = false;
   GatherSettings gathering{};
@@ -144,8 +149,106 @@ void print(const std::vector<Done>& all, const Gathered& gathered, const Asked& 
         fmt::print("    {}: {} by {}, {:.1f} % slower than {}, A/A spread {:.1f} %\n", c.problem, c.chosen,
                    c.by_rule ? "a rule" : "the order", 100 * c.slower, c.fastest, 100 * c.spread);
   }
-  if (!asked.yaml.empty()) fmt::print("{} {}\n", wrote, asked.yaml);
   for (const auto& [why, n] : gathered.left_out) fmt::print("left out {} record{}: {}\n", n, n == 1 ? "" : "s", why);
+}
+
+// Puts the thresholds into the file of --yaml, in place; a file that is not there is made. Prints what changes.
+Status edit_yaml(const Asked& asked, const std::vector<Threshold>& thresholds, const std::string& comment,
+                 bool silent) {
+  // The keys of systems that enable a fused kernel from a length on stand anywhere, or are added to their section.
+  const bool usual = asked.yaml_keys.empty();
+  std::vector<std::string> words = asked.yaml_keys;
+  if (usual) words = {"fa2_min_len_win=window", "fa2_min_len_cmp=compressed"};
+  std::string before;
+  if (Status s = read_whole(asked.yaml, before); !s.ok()) return s;
+  std::string text = before.empty() ? comment : before;
+  for (const std::string& word : words) {
+    YamlKey key;
+    if (Status s = read_yaml_key(word, key); !s.ok()) return s;
+    const std::optional<int> value = value_of(key, thresholds);
+    if (!value) {
+      if (!silent) fmt::print("no row of {} was measured: {} stays as it is\n", key.what, key.path);
+      continue;
+    }
+    std::string path;
+    Status s = yaml_path_of(text, key.path, path);
+    if (s.ok() && path.empty()) path = usual ? "runtime." + key.path : key.path;
+    if (s.ok()) s = set_yaml(text, path, join(*value));
+    if (!s.ok()) return s.after("--yaml: ", asked.yaml, ": ");
+  }
+  const bool changes = text != before && text != comment;
+  if (!silent) fmt::print("{}", changes ? yaml_diff(before, text) : "");
+  if (!asked.dry_run && changes)
+    if (Status s = replace_file(asked.yaml, text); !s.ok()) return Status::failure(Code::device, s.message);
+  if (!silent)
+    fmt::print("{} {}\n", !changes ? "nothing changes in" : asked.dry_run ? "would write" : "wrote", asked.yaml);
+  return Status::good();
+}
+
+std::string yaml_comment(const std::string& device, const std::string& measured, double margin) {
+  return fmt::format("# {}, {}\n# lengths from which the faster one is at least {:g} % faster, there and at every "
+                     "longer one; -1: never\n", device, measured, 100 * margin);
+}
+
+Json as_json(const Between& b) {
+  Json j = {{"devices", Json::array()}, {"left_out", Json::object()}};
+  for (const auto& [why, n] : b.left_out) j["left_out"][why] = n;
+  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); };
+  for (const BetweenDevice& d : b.devices) {
+    Json all = Json::array();
+    for (const Threshold& t : d.thresholds) {
+      Json points = Json::array();
+      for (size_t n = 0; n < t.ratios.size(); ++n)
+        points.push_back({{"length", t.lengths[n]}, {"ratio", number(t.ratios[n])}, {"low", number(t.lows[n])}});
+      all.push_back({{"key", name(t.key)}, {"by", t.by_window ? "window" : "keys"},
+                     {"from", t.from ? Json(*t.from) : Json(nullptr)}, {"why_not", t.why_not}, {"points", points}});
+    }
+    j["devices"].push_back({{"device", d.device}, {"measured", d.measured}, {"thresholds", all}});
+  }
+  return j;
+}
+
+// --between A,B: prints from where on A is faster than B. The planner's rules stay as they are.
+void tune_between(const Asked& asked, Context& context) {
+  const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune tune: ", s.message)); };
+  std::vector<Record> records;
+  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(kFailed, s);
+  const std::string &faster = asked.between[0], &baseline = asked.between[1];
+  const Between found = between(records, faster, baseline, asked.gathering, asked.settings());
+  if (found.devices.empty()) {
+    std::set<std::string> there;
+    for (const Record& r : records) there.insert(r.subject);
+    std::string names;
+    for (const std::string& name : there) names += join(names.empty() ? "" : ", ", name);
+    return no(kFailed, Status::no("--between: no row of ", faster, " and ", baseline,
+                                  " can be used; the records are of ", names.empty() ? "nothing" : names));
+  }
+  if (context.json) fmt::print("{}\n", as_json(found).dump(2));
+  else
+    for (const BetweenDevice& d : found.devices) {
+      fmt::print("{}: {} against {}, margin {:g} %\n", d.device, faster, baseline, asked.margin_percent);
+      for (const Threshold& t : d.thresholds) fmt::print("  {}\n", text_of(t));
+    }
+  if (!context.json)
+    for (const auto& [why, n] : found.left_out)
+      fmt::print("left out {} record{}: {}\n", n, n == 1 ? "" : "s", why);
+  if (asked.yaml.empty()) return;
+  if (found.devices.size() != 1)
+    return no(kFailed, Status::no("--yaml: the records come from ", found.devices.size(),
+                                  " devices; it needs records of one"));
+  const BetweenDevice& d = found.devices[0];
+  if (const Status s = edit_yaml(asked, d.thresholds, yaml_comment(d.device, d.measured, asked.settings().margin),
+                                 context.json);
+      !s.ok())
+    no(s.code == Code::device ? kMachine : kFailed, s);
+}
+
+// The decisions of a tuned file, as thresholds of the fastest backend against the baseline.
+std::vector<Threshold> thresholds_of(const TunedFile& file) {
+  std::vector<Threshold> all;
+  for (const TunedKey& k : file.keys)
+    if (k.decided) all.push_back({.key = k.key, .by_window = true, .from = k.from});
+  return all;
 }
 
 void tune_once(const Asked& asked, Context& context) {
@@ -169,6 +272,9 @@ void tune_once(const Asked& asked, Context& context) {
     done.own = check_choices(records, done.file.rules(), d.device, asked.gathering);
     if (!asked.check.empty()) done.checked = check_choices(other, done.file.rules(), d.device, asked.gathering);
   }
+  if (context.json)
+    fmt::print("{}\n", as_json(all, gathered).dump(2));
+  else print(all, gathered, asked);
   if (!asked.yaml.empty()) {
     GatherSettings windows = asked.gathering;
     windows.by_window = true;
@@ -176,13 +282,11 @@ void tune_once(const Asked& asked, Context& context) {
     if (by_window.devices.size() != 1)
       return no(kFailed, Status::no("--yaml: the records come from ", by_window.devices.size(),
                                     " devices; it needs records of one"));
-    const std::string text = to_yaml(tune(by_window.devices[0], {}, asked.settings()), asked.settings());
-    if (!asked.dry_run)
-      if (const Status s = replace_file(asked.yaml, text); !s.ok()) return no(kMachine, s);
+    const TunedFile file = tune(by_window.devices[0], {}, asked.settings());
+    const std::string comment = yaml_comment(file.device, file.measured, asked.settings().margin);
+    if (const Status s = edit_yaml(asked, thresholds_of(file), comment, context.json); !s.ok())
+      return no(s.code == Code::device ? kMachine : kFailed, s);
   }
-  if (context.json)
-    fmt::print("{}\n", as_json(all, gathered).dump(2));
-  else print(all, gathered, asked);
   if (asked.check.empty()) return;
   size_t checked = 0, right = 0;
   for (const Done& d : all) checked += d.checked.size(), right += size_t(d.right());
@@ -203,6 +307,14 @@ void run(Asked& asked, Context& context) {
     if (baseline->only_by_name)
       return fail(context, kUsage,
                   join("attune tune: --against: ", name, " runs only by name, so its records do not count"));
+  }
+  if (!asked.yaml_keys.empty() && asked.yaml.empty())
+    return fail(context, kUsage, "attune tune: --key: given without --yaml, the file that has the keys");
+  if (!asked.between.empty()) {
+    if (asked.between.size() != 2 || asked.between[0] == asked.between[1])
+      return fail(context, kUsage, join("attune tune: --between: ", asked.between.size(),
+                                        " names given; accepted are two that differ: flash_attn,torch:sdpa"));
+    return tune_between(asked, context);
   }
   if (asked.watch.empty()) return tune_once(asked, context);
   if (asked.files.size() != 1)
@@ -256,9 +368,24 @@ void add_tune(CLI::App& app, Context& context) {
       .between(0.0, 100.0)
       .needs(check)
       .show_default();
+  sub.add_option("--between", asked->between,
+                 "Find from which length on the first of these two subjects, which may be peers, is faster than the "
+                 "second; the planner's rules are left alone")
+      .delimiter(',')
+      .one_word()
+      .type_name("A,B")
+      .excludes("--check")
+      .excludes("--out")
+      .excludes("--project");
   sub.add_option("--yaml", asked->yaml,
-                 "Also write fa2_min_len_win and fa2_min_len_cmp, for systems with such keys")
+                 "Put thresholds into this configuration file, in place: only the values of --key change")
       .type_name("FILE");
+  sub.add_option("--key", asked->yaml_keys,
+                 "Keys of --yaml and what they are thresholds of: path.to.key=full|causal|window|compressed|all; "
+                 "default fa2_min_len_win=window and fa2_min_len_cmp=compressed, wherever they stand")
+      .delimiter(',')
+      .one_word()
+      .type_name("LIST");
   const Argument watch =
       sub.add_option("--watch", asked->watch,
                      "Measure every new problem in this log of a process with ATTUNE_LOG=1, append to the records, "
@@ -270,6 +397,7 @@ void add_tune(CLI::App& app, Context& context) {
       "  attune bench --backend all --len 256-8192*2 --mask full,causal --out records.jsonl\n"
       "  attune tune records.jsonl\n"
       "  attune tune records.jsonl --project --margin 10 --check other.jsonl\n"
+      "  attune tune peers.jsonl --between flash_attn,torch:sdpa --yaml configs/base.yaml\n"
       "  ATTUNE_LOG=1 ./my_program 2> calls.log & attune tune live.jsonl --watch calls.log\n\n"
       "A backend is used from the smallest length at which the lower bound of its speed-up is at least 1 + margin,\n"
       "there and at every longer length, if at least two lengths agree; else never. The fastest of these backends is "

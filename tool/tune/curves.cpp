@@ -177,8 +177,11 @@ Gathered gather(const std::vector<Record>& records, const GatherSettings& settin
   Gathered out;
   std::map<std::string, std::vector<const Record*>> devices;
   for (const Record& r : records) {
-    if (r.status == RecordStatus::interrupted || r.status == RecordStatus::unsupported)
+    const bool named = std::find(settings.only.begin(), settings.only.end(), r.subject) != settings.only.end();
+    if (!settings.only.empty() && !named) ++out.left_out["another subject: " + r.subject];
+    else if (r.status == RecordStatus::interrupted || r.status == RecordStatus::unsupported)
       ++out.left_out[r.status.text()];
+    else if (named && !machine_of(r).empty()) devices[machine_of(r)].push_back(&r);
     else if (!find_backend(r.subject)) ++out.left_out[r.subject + " is not a backend of this build"];
     else if (find_backend(r.subject)->only_by_name) ++out.left_out[r.subject + " is never chosen"];
     else if (machine_of(r).empty()) ++out.left_out["the record does not name its device"];

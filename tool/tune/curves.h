@@ -49,6 +49,7 @@ struct GatherSettings {
   std::vector<int> buckets{1, 17, 65, 257};  // first values of the buckets of batch * heads
   std::string against{};   // baseline; empty: the standard backend, else the first of the list
   std::string timing{};    // cold, warm, graph; empty: cold on a GPU and warm on a CPU, if measured
+  std::vector<std::string> only{};  // only these subjects, which may be peers; empty: every backend that is chosen
   bool by_window = false;  // the length of a row with a window is the number of keys that a query sees
 };
 

@@ -184,25 +184,6 @@ std::string to_text(const TunedFile& f) {
   return s;
 }
 
-std::string to_yaml(const TunedFile& f, const TuneSettings& settings) {
-  std::string s = fmt::format("# {}, {}; lengths from which a fused kernel is at least {} faster, there and at every "
-                              "longer one\n# -1: never\nruntime:\n", f.device, f.measured, percent(settings.margin));
-  const auto line = [&](const char* word, auto belongs) {
-    bool any = false, never = false;
-    int from = 0;
-    for (const TunedKey& k : f.keys) {
-      if (!k.decided || !belongs(k.key)) continue;
-      any = true, never = never || !k.from;
-      from = std::max(from, k.from.value_or(0));
-    }
-    if (any) s += fmt::format("  {}: {}\n", word, never ? -1 : from);
-    else s += fmt::format("  # {}: no such row was measured\n", word);
-  };
-  line("fa2_min_len_win", [](const RuleKey& k) { return k.mask == MaskKind::window && !k.apart; });
-  line("fa2_min_len_cmp", [](const RuleKey& k) { return k.apart; });
-  return s;
-}
-
 Status from_text(std::string_view text, std::string_view path, TunedFile& out) {
   Tuned tuned;
   if (Status s = read_tuned(text, path, tuned); !s.ok()) return s;

@@ -28,9 +28,6 @@ TunedFile tune(const DeviceCurves&, const std::vector<Rule>& before, const TuneS
 void keep(const TunedFile& before, TunedFile& now);
 
 std::string to_text(const TunedFile&);
-// For systems that enable a fused kernel from a length on: for sliding windows the number of keys a query sees, for
-// compressed keys their number. The largest threshold of all keys, so that it is valid for each; -1 if one has none.
-std::string to_yaml(const TunedFile& by_window, const TuneSettings&);
 // Parses what to_text wrote, or a file of rules alone, whose keys then have no sentence and no rows.
 Status from_text(std::string_view text, std::string_view path, TunedFile& out);
 const TunedKey* find(const TunedFile&, const Problem&);

@@ -340,7 +340,7 @@ TEST(TuneFile, rules_stay_where_new_records_decide_nothing) {
     EXPECT_EQ(to_text(again), to_text(now));
   }
 }
-TEST(TuneFile, thresholds_are_exported_for_windows_and_compressed_keys) {
+TEST(TuneFile, windows_and_compressed_keys_have_thresholds_of_their_own) {
   std::vector<Record> all;
   for (Record r : crossing()) {
     const int length = has(r.problem, "k1024") ? 1024 : has(r.problem, "k256") ? 256 : 64;
@@ -351,10 +351,10 @@ TEST(TuneFile, thresholds_are_exported_for_windows_and_compressed_keys) {
     all.push_back(r);
   }
   const Gathered g = gather(all, {.by_window = true});
-  const std::string yaml = to_yaml(tune(g.devices.at(0), {}, {}), {});
-  EXPECT_TRUE(has(yaml, "runtime:\n  fa2_min_len_win: 256\n  fa2_min_len_cmp: -1\n")) << yaml;
-  EXPECT_TRUE(has(to_yaml(tuned(crossing()), {}), "# fa2_min_len_win: no such row"));
-  EXPECT_EQ(rules(tune(g.devices.at(0), {}, {})).find("cmp"), std::string::npos);
+  const TunedFile file = tune(g.devices.at(0), {}, {});
+  for (const TunedKey& k : file.keys)
+    EXPECT_EQ(k.from, k.key.apart ? std::optional<int>() : std::optional<int>(256)) << name(k.key);
+  EXPECT_EQ(rules(file).find("cmp"), std::string::npos);
 }
 
 TEST(TuneCheck, a_choice_is_right_where_it_is_the_fastest_or_within_the_spread) {
@@ -440,13 +440,15 @@ TEST(TuneCommand, the_file_decides_the_plan_and_why_shows_its_rows) {
 }
 TEST(TuneCommand, a_dry_run_writes_no_file_at_all) {
   const std::string records = written("dry.jsonl", crossing());
-  const std::string out = temporary("dry.tsv"), yaml = temporary("dry.yaml");
-  const Ran r = attune_says({"tune", records, "--out", out, "--yaml", yaml, "--dry-run"});
+  const std::string out = temporary("dry.tsv"), yaml = temporary("dry.yaml"), key = "limits.from=causal";
+  const Ran r = attune_says({"tune", records, "--out", out, "--yaml", yaml, "--key", key, "--dry-run"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(has(r.out, "would write " + out) && has(r.out, "would write " + yaml)) << r.out;
   EXPECT_FALSE(std::filesystem::exists(out) || std::filesystem::exists(yaml));
-  EXPECT_TRUE(has(attune_says({"tune", records, "--out", out, "--yaml", yaml}).out, "wrote " + yaml));
-  EXPECT_TRUE(has(text_of(yaml), "fa2_min_len_win"));
+  EXPECT_TRUE(has(attune_says({"tune", records, "--out", out, "--yaml", yaml, "--key", key}).out, "wrote " + yaml));
+  EXPECT_TRUE(has(text_of(yaml), "-1: never\nlimits:\n  from: 256\n")) << text_of(yaml);
+  EXPECT_TRUE(has(attune_says({"tune", records, "--out", out, "--yaml", yaml, "--key", key}).out,
+                  "nothing changes in " + yaml));
 }
 TEST(TuneCommand, says_where_the_planner_reads_another_file) {
   const std::string records = written("where.jsonl", crossing()), other = temporary("where.tsv");
