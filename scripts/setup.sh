@@ -87,7 +87,8 @@ install_missing() {
   local headers="CLI/CLI.hpp libcli11-dev
 nlohmann/json.hpp nlohmann-json3-dev
 fmt/core.h libfmt-dev
-yaml.h libyaml-dev"
+yaml.h libyaml-dev
+toml++/toml.h libtomlplusplus-dev"
   [ "$purpose" = build ] || headers+="
 gtest/gtest.h libgtest-dev
 rapidcheck.h librapidcheck-dev"

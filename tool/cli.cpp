@@ -234,6 +234,7 @@ void add_commands(CLI::App& app, Context& context) {
   add_tune(app, context);
   add_why(app, context);
   add_compare(app, context);
+  add_bars(app, context);
   add_report(app, context);
   add_serve(app, context);
   add_scaling(app, context);

@@ -39,6 +39,7 @@ void add_history(CLI::App&, Context&);
 void add_tune(CLI::App&, Context&);
 void add_why(CLI::App&, Context&);
 void add_compare(CLI::App&, Context&);
+void add_bars(CLI::App&, Context&);
 void add_report(CLI::App&, Context&);
 void add_serve(CLI::App&, Context&);
 void add_scaling(CLI::App&, Context&);

@@ -1,0 +1,127 @@
+// Requirements of the user's own: what is met, missed, unclear or shown by nothing, and what a file of them may hold.
+#include "tool/compare/bars.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/tool/records.h"
+#include "tests/tool/spawn.h"
+
+namespace attune {
+namespace {
+
+std::vector<Record> run() {  // cpu_forward is 1.5, 2 and 4 times as fast as the peer
+  std::vector<Record> all;
+  for (const auto& [length, ns] : {std::pair{256, 3e3}, {512, 4e3}, {1024, 8e3}}) {
+    all.push_back(record("torch:sdpa", length, ns)), all.back().peer = true;
+    all.push_back(record("cpu_forward", length, 2e3));
+    for (Record* r : {&all[all.size() - 1], &all[all.size() - 2]}) r->gflops = 500, r->parity.error = 0.25;
+  }
+  return all;
+}
+BarResult judged(const std::string& text, const std::vector<Record>& records = run()) {
+  static std::vector<Bar> bars;  // results point into it
+  bars.clear();
+  const Status s = read_bars("[[bar]]\nname = \"x\"\n" + text, "bars.toml", bars);
+  EXPECT_EQ(s.message, "");
+  return s.ok() ? judge(bars, records).at(0) : BarResult{};
+}
+
+TEST(Bars, a_ratio_must_be_reached_in_every_row) {
+  const BarResult met = judged("subject = \"cpu_forward\"\nover = \"torch:sdpa\"\nratio = 1.4\nmean = 2.2\n");
+  EXPECT_EQ(met.status, BarStatus::met) << met.sentence;
+  EXPECT_EQ(met.sentence, "3 rows, least 1.50x, mean 2.29x");
+  const BarResult missed = judged("subject = \"cpu_forward\"\nover = \"peers\"\nratio = 1.8\n");
+  EXPECT_EQ(missed.status, BarStatus::missed);
+  ASSERT_EQ(missed.evidence.size(), 1u);
+  EXPECT_TRUE(has(missed.evidence[0], "q256 k256 d64 causal: cpu_forward 1.50x [")) << missed.evidence[0];
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 1.8\nshare = 0.6\n").status, BarStatus::met) << "two of three";
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 1.8\nshare = 0.7\n").status, BarStatus::missed);
+  EXPECT_EQ(judged("over = \"peers\"\nmean = 2.4\n").status, BarStatus::missed);
+}
+
+TEST(Bars, a_ratio_whose_interval_reaches_the_bar_is_unclear) {
+  std::vector<Record> noisy = run();
+  for (Record& r : noisy)
+    for (size_t n = 0; n < r.samples_ns.size(); ++n) r.samples_ns[n] *= n % 2 ? 0.8 : 1.2;
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 1.55\n", noisy).status, BarStatus::unclear);
+}
+
+TEST(Bars, rows_are_selected_and_a_bar_without_rows_is_not_met) {
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 1.8\nrows = {len = [512, 1024]}\n").status, BarStatus::met);
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 1.8\nrows = {len_least = 500, mask = \"causal\"}\n").rows, 2);
+  for (const char* rows : {"pass = \"backward\"", "dtype = \"bf16\"", "mask = \"full\"", "dim = 128", "batch = 7",
+                           "device = \"cuda:0\"", "heads = 1", "len_most = 100", "timing = \"cold\"", "len_q = 1",
+                           "variant = \"nsa\""}) {
+    const BarResult r = judged(join("over = \"peers\"\nratio = 1.0\nrows = {", rows, "}\n"));
+    EXPECT_EQ(r.status, BarStatus::empty) << rows;
+  }
+  const BarResult few = judged("over = \"peers\"\nratio = 1.0\ncount = 4\n");
+  EXPECT_EQ(few.status, BarStatus::empty);
+  EXPECT_TRUE(has(few.sentence, "3 rows, least 1.50x, mean 2.29x of 4 that must be there")) << few.sentence;
+}
+
+TEST(Bars, a_row_that_was_not_measured_is_a_miss_and_not_left_out) {
+  std::vector<Record> all = run();
+  all[1].status = RecordStatus::oom, all[1].message = "no room";
+  const BarResult r = judged("subject = \"cpu_forward\"\nover = \"peers\"\nratio = 1.0\n", all);
+  EXPECT_EQ(r.status, BarStatus::missed);
+  EXPECT_TRUE(has(r.evidence.at(0), "cpu_forward was not measured: no room"));
+  all = run();
+  all[0].parity.verdict = CheckVerdict::fail;
+  const BarResult wrong = judged("subject = \"cpu_forward\"\nover = \"peers\"\nratio = 1.0\n", all);
+  EXPECT_EQ(wrong.status, BarStatus::missed) << "a wrong peer is nothing to compare with";
+  EXPECT_TRUE(has(wrong.evidence.at(0), "nothing to compare cpu_forward with: torch:sdpa: ")) << wrong.evidence[0];
+}
+
+TEST(Bars, absolute_limits) {
+  EXPECT_EQ(judged("tflops = 0.5\nmicroseconds = 2.01\nerror = 0.25\n").status, BarStatus::met);
+  EXPECT_EQ(judged("tflops = 0.6\n").status, BarStatus::missed);
+  EXPECT_EQ(judged("microseconds = 1.9\n").status, BarStatus::missed);
+  const BarResult r = judged("error = 0.2\n");
+  EXPECT_EQ(r.status, BarStatus::missed);
+  EXPECT_TRUE(has(r.evidence.at(0), "cpu_forward 0.250 tolerances, at most 0.200 tolerances")) << r.evidence[0];
+}
+
+TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
+  const struct { const char *text, *words; } all[] = {
+      {"", "b.toml: holds no [[bar]]"},
+      {"x = 1\n", "b.toml:1: x: is not one of bar"},
+      {"[[bar]]\nratio = 1\n", "b.toml:1: bar: has no name"},
+      {"[[bar]]\nname = \"a\"\n", "b.toml:1: a: demands nothing; accepted are ratio, mean"},
+      {"[[bar]]\nname = \"a\"\nratio = 1\n", "a: has a ratio and no 'over' to compare with"},
+      {"[[bar]]\nname = \"a\"\nover = \"fa3\"\ngbs = 1\n", "a: has 'over' and neither ratio nor mean"},
+      {"[[bar]]\nname = \"a\"\nratoi = 1\n", "b.toml:3: ratoi: is not one of name, subject, over, ratio"},
+      {"[[bar]]\nname = \"a\"\nratio = \"1\"\nover = \"x\"\n", "b.toml:3: ratio: accepted is a number of at"},
+      {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\nrows = {dims = 64}\n", "dims: is not one of pass, dtype"},
+      {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\nrows = {dim = \"64\"}\n", "dim: accepted are whole numbers"},
+      {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\nrows = {len = []}\n", "len: the list is empty"},
+      {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\ncount = 0\n", "count: accepted is a whole number above 0"},
+      {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\nshare = 2\n", "share is at most 1"},
+      {"[[bar]\n", "b.toml:1: "},
+  };
+  for (const auto& [text, words] : all) {
+    std::vector<Bar> bars;
+    const Status s = read_bars(text, "b.toml", bars);
+    EXPECT_NE(s.message.find(words), std::string::npos) << text << " -> " << s.message;
+  }
+}
+
+TEST(BarsCommand, says_what_is_met_and_fails_unless_all_are) {
+  std::ofstream file(temporary("bars.jsonl"));
+  for (const Record& r : run()) file << to_json(r) << "\n";
+  file.close();
+  std::ofstream(temporary("good.toml")) << "[[bar]]\nname = \"ahead\"\nover = \"torch:sdpa\"\nratio = 1.4\n";
+  std::ofstream(temporary("bad.toml")) << "[[bar]]\nname = \"ahead\"\nover = \"torch:sdpa\"\nratio = 1.4\n"
+                                          "[[bar]]\nname = \"far\"\nover = \"fa3\"\nratio = 1\n";
+  const Ran good = attune_says({"bars", temporary("good.toml"), temporary("bars.jsonl")});
+  EXPECT_EQ(good.code, 0) << good.err;
+  EXPECT_EQ(good.out, "MET      ahead: 3 rows, least 1.50x, mean 2.29x\nall 1 met\n");
+  const Ran bad = attune_says({"bars", temporary("bad.toml"), temporary("bars.jsonl")});
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_TRUE(has(bad.out, "MISSED   far: 3 rows\n           forward f32 b1 h8 q256 k256 d64 causal: nothing to compare "
+                           "cpu_forward with: fa3 was not measured\n")) << bad.out;
+  EXPECT_EQ(bad.err, "attune bars: 1 of 2 met; 1 missed, 0 unclear, 0 without rows\n");
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,89 @@
+// `attune bars`: judges records by requirements of the user's own, for CI and for oneself.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "tool/cli.h"
+#include "tool/commands/commands.h"
+#include "tool/compare/bars.h"
+#include "tool/files.h"
+#include "tool/json.h"
+#include "tool/record/read.h"
+
+namespace attune {
+namespace {
+
+struct Asked {
+  std::string bars{};
+  std::vector<std::string> files{};
+  bool all = false;
+};
+
+Json as_json(const std::vector<BarResult>& results) {
+  Json j = Json::array();
+  for (const BarResult& r : results)
+    j.push_back({{"name", r.bar->name}, {"status", name(r.status)}, {"rows", r.rows}, {"sentence", r.sentence},
+                 {"evidence", r.evidence}});
+  return j;
+}
+
+void run(const Asked& asked, Context& context) {
+  std::string text;
+  if (const Status s = read_file(asked.bars, text); !s.ok())
+    return fail(context, kMachine, join("attune bars: ", s.message));
+  std::vector<Bar> bars;
+  if (const Status s = read_bars(text, asked.bars, bars); !s.ok())
+    return fail(context, kFailed, join("attune bars: ", s.message));
+  std::vector<Record> records;
+  if (const Status s = read_files("attune bars", asked.files, records); !s.ok())
+    return fail(context, kFailed, join("attune bars: ", s.message));
+  const std::vector<BarResult> results = judge(bars, records);
+  int count[4] = {};
+  for (const BarResult& r : results) ++count[int(r.status)];
+  if (context.json) fmt::print("{}\n", as_json(results).dump(2));
+  for (const BarResult& r : results) {
+    if (context.json) break;
+    fmt::print("{:<8} {}: {}\n", name(r.status), r.bar->name, r.sentence);
+    constexpr size_t kShown = 5;
+    for (size_t n = 0; n < r.evidence.size() && (asked.all || n < kShown); ++n)
+      fmt::print("           {}\n", r.evidence[n]);
+    if (!asked.all && r.evidence.size() > kShown)
+      fmt::print("           and {} more; --all shows them\n", r.evidence.size() - kShown);
+  }
+  const int met = count[int(BarStatus::met)], all = int(results.size());
+  if (met < all)
+    fail(context, kFailed, fmt::format("attune bars: {} of {} met; {} missed, {} unclear, {} without rows", met, all,
+                                       count[int(BarStatus::missed)], count[int(BarStatus::unclear)],
+                                       count[int(BarStatus::empty)]));
+  else if (!context.json) fmt::print("all {} met\n", all);
+}
+
+}  // namespace
+
+void add_bars(CLI::App& app, Context& context) {
+  const Command sub = add_command(app, "bars", "Judge records by requirements of your own");
+  const auto asked = std::make_shared<Asked>();
+  sub.add_option("bars", asked->bars, "Requirements, a TOML file").required().type_name("BARS.toml");
+  sub.add_option("records", asked->files, "Read records from these files").required().type_name("FILE.jsonl");
+  sub.add_flag("--all", asked->all, "Show every row that is below its bar");
+  sub.footer(
+      "A file of requirements:\n"
+      "  [[bar]]\n"
+      "  name = \"forward ahead of FlashAttention-3\"\n"
+      "  subject = \"sm90_forward\"                      # without one: every backend of ours\n"
+      "  over = \"fa3\"                                  # or \"peers\": the fastest of each row\n"
+      "  ratio = 1.03                                  # at least, in every row\n"
+      "  mean = 1.10                                   # at least, the geometric mean\n"
+      "  count = 12                                    # so many rows must be there\n"
+      "  rows = {pass = \"forward\", dim = [64, 128], mask = \"causal\", len_least = 512}\n\n"
+      "Also: share (of rows that must reach ratio), tflops and gbs (at least), microseconds (at most), error (at most, "
+      "in\ntolerances of the dtype). rows: pass, dtype, mask, device, timing, variant, dim, len, len_q, batch, heads,\n"
+      "len_least, len_most.\n\n"
+      "Examples:\n"
+      "  attune bench --suite regress --peer torch --out run.jsonl\n"
+      "  attune bars bars.toml run.jsonl\n\n"
+      "Exit code 1 unless every bar is met. A bar that no row shows is not met.");
+  sub.callback([asked, &context] { run(*asked, context); });
+}
+
+}  // namespace attune

@@ -1,0 +1,259 @@
+#include "tool/compare/bars.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "tool/check/audit.h"
+#include "tool/text.h"
+
+namespace attune {
+namespace {
+
+// A table of the file, whose keys are taken one by one: what is left over is a mistake.
+struct Table {
+  const toml::table& table;
+  std::string_view file;
+  std::vector<std::string> known{};
+  Status status = Status::good();
+
+  template <class... Part>
+  void wrong(const toml::node& node, std::string_view key, const Part&... why) {
+    if (status.ok()) status = Status::no(file, ":", node.source().begin.line, ": ", key, ": ", why...);
+  }
+  const toml::node* take(std::string_view key) {
+    known.emplace_back(key);
+    return table.get(key);
+  }
+  void text(std::string_view key, std::string& out) {
+    const toml::node* const node = take(key);
+    if (!node) return;
+    if (const auto value = node->value_exact<std::string>()) out = *value;
+    else wrong(*node, key, "accepted is a text in quotes");
+  }
+  void number(std::string_view key, std::optional<double>& out) {
+    const toml::node* const node = take(key);
+    if (!node) return;
+    if (const auto value = node->value<double>(); value && std::isfinite(*value) && *value >= 0) out = *value;
+    else wrong(*node, key, "accepted is a number of at least 0");
+  }
+  void whole(std::string_view key, int64_t& out) {
+    const toml::node* const node = take(key);
+    if (!node) return;
+    if (const auto value = node->value_exact<int64_t>(); value && *value > 0 && *value <= INT32_MAX) out = *value;
+    else wrong(*node, key, "accepted is a whole number above 0");
+  }
+  template <class T>
+  void list(std::string_view key, std::vector<T>& out) {  // one value, or several
+    const toml::node* const node = take(key);
+    if (!node) return;
+    const auto add = [&](const toml::node& one) {
+      if (const auto value = one.value_exact<T>()) out.push_back(*value);
+      else if (std::is_same_v<T, std::string>) wrong(one, key, "accepted are texts in quotes");
+      else wrong(one, key, "accepted are whole numbers");
+    };
+    if (!node->is_array()) return add(*node);
+    for (const toml::node& one : *node->as_array()) add(one);
+    if (node->as_array()->empty()) wrong(*node, key, "the list is empty, and accepts no row");
+  }
+  void finish() {
+    for (const auto& [key, node] : table) {
+      const std::string_view word = key.str();
+      if (std::find(known.begin(), known.end(), word) != known.end()) continue;
+      std::string all;
+      for (const std::string& k : known) all += join(all.empty() ? "" : ", ", k);
+      wrong(node, word, "is not one of ", all);
+    }
+  }
+};
+
+Status read_rows(const toml::table& given, std::string_view file, BarRows& out) {
+  Table t{given, file};
+  t.list("pass", out.passes), t.list("dtype", out.dtypes), t.list("mask", out.masks);
+  t.list("device", out.devices), t.list("timing", out.timings), t.list("variant", out.variants);
+  t.list("dim", out.dims), t.list("len", out.lengths), t.list("len_q", out.queries), t.list("batch", out.batches);
+  t.list("heads", out.heads), t.whole("len_least", out.least_length), t.whole("len_most", out.most_length);
+  t.finish();
+  return t.status;
+}
+
+Status read_bar(const toml::table& given, std::string_view file, Bar& out) {
+  Table t{given, file};
+  t.text("name", out.name), t.text("subject", out.subject), t.text("over", out.over);
+  t.number("ratio", out.ratio), t.number("mean", out.mean), t.number("share", out.share);
+  t.number("tflops", out.tflops), t.number("gbs", out.gbs), t.number("microseconds", out.microseconds);
+  t.number("error", out.error);
+  int64_t count = 1;
+  t.whole("count", count), out.count = int(count);
+  const toml::node* const rows = t.take("rows");
+  if (rows && !rows->is_table()) t.wrong(*rows, "rows", "accepted is a table: {pass = \"forward\", dim = 128}");
+  t.finish();
+  const bool compares = out.ratio || out.mean;
+  const bool demands = compares || out.tflops || out.gbs || out.microseconds || out.error;
+  if (out.name.empty()) t.wrong(given, "bar", "has no name");
+  if (!demands)
+    t.wrong(given, out.name, "demands nothing; accepted are ratio, mean, tflops, gbs, microseconds and error");
+  if (compares == out.over.empty())
+    t.wrong(given, out.name,
+            compares ? "has a ratio and no 'over' to compare with" : "has 'over' and neither ratio nor mean");
+  if (out.share && (!out.ratio || *out.share > 1)) t.wrong(given, out.name, "share is at most 1, and needs a ratio");
+  if (!t.status.ok()) return t.status;
+  return rows ? read_rows(*rows->as_table(), file, out.rows) : Status::good();
+}
+
+template <class T, class U>
+bool accepts(const std::vector<T>& list, const U& value) {
+  return list.empty() || std::find(list.begin(), list.end(), value) != list.end();
+}
+
+bool concerns(const BarRows& rows, const Record& r) {
+  Problem p;
+  if (!parse(r.problem, p).ok()) return false;
+  constexpr const char* kMasks[] = {"full", "causal", "window"};
+  const auto device = [&](const std::string& d) { return d == r.device || d == machine_of(r); };
+  return accepts(rows.passes, name(p.pass)) && accepts(rows.dtypes, name(p.dtype)) &&
+         (accepts(rows.masks, std::string(kMasks[int(p.mask.kind)])) || accepts(rows.masks, name(p.mask))) &&
+         (rows.devices.empty() || std::any_of(rows.devices.begin(), rows.devices.end(), device)) &&
+         accepts(rows.timings, r.mode) && accepts(rows.variants, std::string(word(p.variant))) &&
+         accepts(rows.dims, int64_t(p.dim_qk)) && accepts(rows.lengths, int64_t(p.len_k)) &&
+         accepts(rows.queries, int64_t(p.len_q)) && accepts(rows.batches, int64_t(p.batch)) &&
+         accepts(rows.heads, int64_t(p.heads_q)) && p.len_k >= rows.least_length &&
+         (!rows.most_length || p.len_k <= rows.most_length);
+}
+
+bool is_measured(const Record& r) {
+  return r.status == RecordStatus::ok && passed(r.parity.verdict) && !r.samples_ns.empty() && r.median_ns > 0;
+}
+
+// The records of one row: subjects that were timed side by side.
+using Row = std::vector<const Record*>;
+
+const Record* other_of(const Bar& bar, const Row& row, std::string& why) {
+  const Record* best = nullptr;
+  for (const Record* r : row) {
+    if (bar.over == "peers" ? !r->peer : r->subject != bar.over) continue;
+    if (!is_measured(*r)) why = join(r->subject, ": ", r->message.empty() ? r->status.text() : r->message);
+    else if (!best || r->median_ns < best->median_ns) best = r;
+  }
+  if (!best && why.empty()) why = bar.over == "peers" ? "no peer was measured" : bar.over + " was not measured";
+  return best;
+}
+
+// What the rows of one bar show.
+struct Judge {
+  const Bar& bar;
+  BarResult result;
+  std::vector<double> ratios{};
+  int below = 0, surely_below = 0, missed = 0;
+
+  void ratio_of(const Record& r, const Row& row) {
+    std::string why;
+    const Record* const other = other_of(bar, row, why);
+    if (!other) {
+      result.evidence.push_back(join(line_text(r), ": nothing to compare ", r.subject, " with: ", why));
+      return void(++missed);
+    }
+    const Ratio ratio = median_ratio(other->samples_ns, r.samples_ns);
+    ratios.push_back(ratio.value);
+    if (!bar.ratio || ratio.value >= *bar.ratio) return;
+    ++below;
+    const bool surely = ratio.interval.high < *bar.ratio;
+    surely_below += surely;
+    result.evidence.push_back(fmt::format("{}: {} {} [{}, {}] of {}{}", line_text(r), r.subject,
+                                          factor_text(ratio.value), digits_text(ratio.interval.low),
+                                          digits_text(ratio.interval.high), other->subject,
+                                          surely ? "" : ", within its interval"));
+  }
+  void limit(const Record& r, const std::optional<double>& most, double value, const char* what, bool at_least) {
+    if (!most || (at_least ? value >= *most : value <= *most)) return;
+    result.evidence.push_back(fmt::format("{}: {} {} {}, {} {} {}", line_text(r), r.subject, digits_text(value), what,
+                                          at_least ? "at least" : "at most", digits_text(*most), what));
+    ++missed;
+  }
+  void row(const Record& r, const Row& all) {
+    if (!is_measured(r)) {
+      result.evidence.push_back(join(line_text(r), ": ", r.subject, " was not measured: ",
+                                     r.message.empty() ? r.status.text() : r.message));
+      return void(++missed);
+    }
+    ++result.rows;
+    if (!bar.over.empty()) ratio_of(r, all);
+    limit(r, bar.tflops, r.gflops / 1e3, "TFLOP/s", true), limit(r, bar.gbs, r.gbs, "GB/s", true);
+    limit(r, bar.microseconds, r.median_ns / 1e3, "us", false);
+    limit(r, bar.error, r.parity.error, "tolerances", false);
+  }
+  void decide() {
+    double log_mean = 0;
+    for (const double x : ratios) log_mean += std::log(x) / double(ratios.size());
+    const double mean = std::exp(log_mean);
+    result.sentence = fmt::format("{} row{}", result.rows, result.rows == 1 ? "" : "s");
+    if (!ratios.empty())
+      result.sentence += fmt::format(", least {}, mean {}",
+                                     factor_text(*std::min_element(ratios.begin(), ratios.end())), factor_text(mean));
+    const double allowed = (1 - bar.share.value_or(1)) * double(ratios.size()) + 1e-9;
+    const int reach = int(ratios.size()) - below;
+    if (bar.share) result.sentence += fmt::format(", {} of {} reach the bar", reach, ratios.size());
+    if (result.rows + missed < bar.count || result.rows + missed == 0) {
+      result.status = BarStatus::empty;
+      result.sentence += fmt::format(" of {} that must be there", bar.count);
+    } else if (missed || surely_below > allowed || (bar.mean && mean < *bar.mean)) {
+      result.status = BarStatus::missed;
+      if (bar.mean && mean < *bar.mean) result.sentence += fmt::format(", below a mean of {}", factor_text(*bar.mean));
+    } else {
+      result.status = below > allowed ? BarStatus::unclear : BarStatus::met;
+    }
+  }
+};
+
+}  // namespace
+
+std::string name(BarStatus s) {
+  constexpr const char* kName[] = {"MET", "MISSED", "UNCLEAR", "EMPTY"};
+  return kName[int(s)];
+}
+
+Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out) {
+  const toml::parse_result parsed = toml::parse(text);
+  if (!parsed)
+    return Status::no(file, ":", parsed.error().source().begin.line, ": ", parsed.error().description());
+  const toml::table& table = parsed.table();
+  for (const auto& [key, node] : table)
+    if (key.str() != "bar")
+      return Status::no(file, ":", node.source().begin.line, ": ", key.str(),
+                        ": is not one of bar; accepted is [[bar]]");
+  const toml::array* const bars = table.get_as<toml::array>("bar");
+  if (!bars || bars->empty()) return Status::no(file, ": holds no [[bar]]");
+  for (const toml::node& node : *bars) {
+    if (!node.is_table()) return Status::no(file, ":", node.source().begin.line, ": bar: accepted is [[bar]]");
+    if (Status s = read_bar(*node.as_table(), file, out.emplace_back()); !s.ok()) return s;
+  }
+  return Status::good();
+}
+
+std::vector<BarResult> judge(const std::vector<Bar>& bars, const std::vector<Record>& records) {
+  std::map<std::string, Row> rows;
+  std::vector<const std::string*> order;
+  for (const Record& r : records) {
+    const auto [it, is_new] = rows.try_emplace(row_key(r));
+    if (is_new) order.push_back(&it->first);
+    it->second.push_back(&r);
+  }
+  std::vector<BarResult> results;
+  for (const Bar& bar : bars) {
+    Judge judge{bar, {.bar = &bar}};
+    for (const std::string* key : order) {
+      const Row& row = rows.at(*key);
+      for (const Record* r : row)
+        if ((bar.subject.empty() ? !r->peer : r->subject == bar.subject) && concerns(bar.rows, *r)) judge.row(*r, row);
+    }
+    judge.decide();
+    results.push_back(std::move(judge.result));
+  }
+  return results;
+}
+
+}  // namespace attune
