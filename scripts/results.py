@@ -2,7 +2,7 @@
 """Writes docs/results/*.md and the results table of README.md from committed records of `attune bench`.
 
     results.py show [SUITE...]                the commands that `measure` runs
-    results.py measure BUILD OUT [SUITE...]   runs them; OUT/SUITE.jsonl has every record with its suite and command
+    results.py measure BUILD OUT [SUITE...]   runs them; OUT/SUITE.jsonl has every record, OUT/SUITE.command how it ran
     results.py add FILE...                    stores what the pages need in docs/results/records/MACHINE_SUITE.jsonl
     results.py write                          writes the pages and the table
     results.py check                          fails if they differ from what the records give
@@ -11,10 +11,10 @@ No number is typed: a new one is measured with `measure` on the machine, added, 
 Without names, `measure` runs forward, backward and decode. Peers run in the Python that runs this script: PyTorch's,
 and FlashAttention-3 if `flash_attn_interface` can be imported. Without PyTorch the peer is cuDNN as `vendor_cudnn`.
 
-A stored record is a record of tool/record/record.h without samples, kernels and details of the machine, plus `suite`,
-`command` and the number of `samples`. `add` replaces earlier records of the same machine and suite. It refuses records
-of an unknown commit or of uncommitted changes, interrupted runs, and backends of attune that failed; a peer that failed
-is shown with its reason. `attune report` reads these files, too."""
+A stored record is a record of tool/record/record.h without samples, seal, kernels and details of the machine, plus
+`suite`, `command` and the number of `samples`; verify the measured ones before `add`. `add` replaces earlier records of
+the same machine and suite. It refuses records of an unknown commit or of uncommitted changes, interrupted runs, and
+backends of attune that failed; a peer that failed is shown with its reason. `attune report` reads these files, too."""
 import importlib.util
 import json
 import math
@@ -81,10 +81,14 @@ def measure(build, out, suites):
         print(f"{suite}: attune {shlex.join(words)}", flush=True)
         code |= subprocess.run([tool, *words, *python, "--out", path], cwd=ROOT).returncode
         if path.exists():
-            command = "attune " + shlex.join(words)
-            records = [json.loads(line) | {"suite": suite, "command": command} for line in lines_of(path)]
-            path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records))
+            about = {"suite": suite, "command": "attune " + shlex.join(words)}
+            command_file(path).write_text(json.dumps(about, ensure_ascii=False) + "\n")
     return 1 if code else 0
+
+
+def command_file(path):
+    """Beside the records, which are sealed: a field more would break their seals."""
+    return path.with_suffix(".command")
 
 
 def lines_of(path):
@@ -125,9 +129,11 @@ def add(files, root=ROOT):
     """Stores the records of these files, replacing those of the same machine and suite."""
     stored = {}
     for file in map(pathlib.Path, files):
+        about = json.loads(command_file(file).read_text()) if command_file(file).exists() else {}
         for number, line in enumerate(lines_of(file), 1):
             try:
                 record = json.loads(line)
+                record = record | about if isinstance(record, dict) else None
             except ValueError:
                 record = None
             if why := refusal(record):

@@ -99,6 +99,8 @@ rapidcheck.h librapidcheck-dev"
   if [ "$purpose" != build ] && have python3 && ! python_headers; then packages+=(python3-dev); fi
   # For the tests of the MPI plug-in, which is built if MPI is present.
   if [ "$purpose" != build ] && ! { have mpirun && have mpicc; }; then packages+=(openmpi-bin libopenmpi-dev); fi
+  # For the tests of signed records.
+  if [ "$purpose" != build ] && ! have ssh-keygen; then packages+=(openssh-client); fi
   # For the browser tests of reports. Ubuntu's package is a stub for one that does not run in a container.
   if [ "$purpose" != build ] && ! have chromium && grep -q '^ID=debian' /etc/os-release 2> /dev/null; then
     packages+=(chromium)

@@ -182,9 +182,15 @@ class Results(unittest.TestCase):
             tool.chmod(0o755)
             with contextlib.redirect_stdout(io.StringIO()):
                 self.assertEqual(results.measure(build, out / str(code), ["nsa"]), code)
-            record = json.loads((out / str(code) / "nsa.jsonl").read_text())
-            self.assertEqual(record, plain | {"suite": "nsa", "command": record["command"]})
-            self.assertTrue(record["command"].startswith("attune bench --device cuda:0 --layout bshd"))
+            path = out / str(code) / "nsa.jsonl"
+            self.assertEqual(path.read_text(), json.dumps(plain) + "\n", "sealed records stay as they were written")
+            about = json.loads(path.with_suffix(".command").read_text())
+            self.assertEqual(about["suite"], "nsa")
+            self.assertTrue(about["command"].startswith("attune bench --device cuda:0 --layout bshd"))
+            with contextlib.redirect_stdout(io.StringIO()):
+                results.add([path], self.root)
+            stored = next((self.root / "docs/results/records").glob("*_nsa.jsonl"))
+            self.assertEqual(json.loads(stored.read_text())["command"], about["command"])
         with self.assertRaisesRegex(SystemExit, "exists; measure into an empty folder"):
             results.measure(build, out / "0", ["nsa"])
 

@@ -4,6 +4,7 @@
 
 #include "plan/plan.h"
 #include "tool/bench/estimate.h"
+#include "tool/record/seal.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -105,6 +106,7 @@ double Sweep::seconds_left() const {
 }
 
 Status Sweep::run(std::vector<Record>& out) {
+  Chain chain(rows.size() * benches.size() - done(), after);
   for (Bench& b : benches) {
     if (progress) {
       b.timing.progress = [](void* p, double share) { static_cast<Progress*>(p)->share(share, seconds_now()); };
@@ -120,6 +122,7 @@ Status Sweep::run(std::vector<Record>& out) {
                : row.label.empty()    ? measure_row(row.problem, b)
                : row.module.empty()   ? not_built(row, b)
                                       : measure_module(row, b);
+        chain.add(made);
         if (file)
           if (Status s = file->write(made); !s.ok()) return s;
         if (progress) progress->clear(), progress->end(made);

@@ -16,6 +16,7 @@ struct Sweep {
   RecordFile* file = nullptr;     // rows are appended here; null: nowhere
   Progress* progress = nullptr;
   std::function<void(const Record&)> each{};  // called in the order of the table, for kept records too
+  std::string after{};            // seal of the record that this run continues; empty: none
 
   // Adds complete rows of earlier runs, as RecordFile::resume() returns them.
   void keep(std::vector<Record>);

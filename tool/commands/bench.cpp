@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,6 +25,8 @@
 #include "tool/record/provenance.h"
 #include "tool/bench/suites.h"
 #include "tool/bench/sweep.h"
+#include "tool/check/signature.h"
+#include "tool/files.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -37,6 +40,7 @@ struct Asked {
   Axes axes{};
   std::vector<std::string> backends{}, peers{}, modes{};
   std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
+  std::string sign{};  // a key
   std::string lengths{}, suite{};
   std::vector<std::string> axes_given{};  // names on the command line: "--pass"
   bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
@@ -154,6 +158,11 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
   for (const int32_t n : threads)
     if (n > kMostThreads) return Status::no("--threads: ", n, " is not from 1 to ", kMostThreads);
+  for (const int32_t n : threads)
+    if (!gpu && n > common.device.units)
+      return Status::no("--threads: ", n, " is more than the ", common.device.units, " cores of this process");
+  std::set<int32_t> seen;  // a run measures a row once
+  std::erase_if(threads, [&](int32_t n) { return !seen.insert(n).second; });
   std::vector<Mode> modes;
   if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
   struct State { double rest_ms, heat_ms; };  // before every batch of samples; if both are requested, two states
@@ -283,6 +292,26 @@ std::string versions_of(const std::vector<const attune_peer*>& peers) {
   return versions;
 }
 
+// Whether --sign can work, before anything is measured. A signature covers a whole file, so it must be a new one.
+Status can_sign(const Asked& asked) {
+  if (asked.out.empty()) return Status::no("--sign: no file to sign; give one with --out");
+  if (asked.resume)
+    return Status::no("--sign: not accepted with --resume; sign a file of several runs with ssh-keygen -Y sign");
+  std::error_code error;
+  if (std::filesystem::file_size(asked.out, error) > 0 || error)
+    return Status::no("--sign: '", asked.out, "' ", error ? "is not a regular file" : "holds records of earlier runs",
+                      "; a signature covers a whole file, so give a new one");
+  std::string ignored;
+  return sign("", asked.sign, ignored).after("--sign: ");
+}
+
+Status sign_file(const Asked& asked) {
+  std::string text, signature;
+  if (Status s = read_file(asked.out, text); !s.ok()) return s;
+  if (Status s = sign(text, asked.sign, signature); !s.ok()) return s.after("--sign: ");
+  return replace_file(signature_path(asked.out), signature);
+}
+
 struct Tally {
   size_t ok = 0, unsupported = 0, not_built = 0, oom = 0, bad = 0;
   void count(const Record& r) {
@@ -338,6 +367,8 @@ void run(Asked& asked, Context& context) {
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
+  if (!asked.sign.empty())
+    if (const Status s = can_sign(asked); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
   if (file.was_torn()) fmt::print(stderr, "removed an incomplete line from the end of {}\n", asked.out);
 
   Tuned tuned;
@@ -365,7 +396,7 @@ void run(Asked& asked, Context& context) {
     if (cut)
       fmt::print(stderr, "removed {} record{} of an unfinished row from the end of {}\n", cut, cut == 1 ? "" : "s",
                  asked.out);
-    sweep.keep(std::move(before));
+    sweep.keep(std::move(before)), sweep.after = file.tail();
   }
   sweep.each = [&](const Record& r) {
     tally.count(r);
@@ -380,6 +411,7 @@ void run(Asked& asked, Context& context) {
   const Interrupts interrupts;
   std::vector<Record> records;
   if (const Status s = sweep.run(records); !s.ok()) return no(kMachine, s);
+  if (const Status s = asked.sign.empty() ? Status::good() : sign_file(asked); !s.ok()) no(kMachine, s);
   if (!context.json) {
     fmt::print("{}", table(records, colour_wanted(context.terminal)));
     for (const Bench& b : sweep.benches) tell_machine(b);
@@ -490,6 +522,9 @@ void add_bench(CLI::App& app, Context& context) {
                       ", or what the suite sets"))
       .type_name("SECONDS");
   sub.add_option("--out", asked->out, "Append one record per subject to this file").type_name("FILE.jsonl");
+  sub.add_option("--sign", asked->sign,
+                 "Then sign --out with this OpenSSH key, into FILE.jsonl.sig; attune verify --signers checks it")
+      .type_name("KEY");
   sub.add_flag("--resume", asked->resume,
                "Continue a run: skip rows that are complete in --out, from this machine and commit");
   sub.add_flag("--plot", asked->plot, "Also draw time against length in the terminal");

@@ -1,20 +1,24 @@
 // `attune verify`: tells whether a file of records is trustworthy. Nothing is measured: the records are checked for
-// consistency.
+// consistency, and with --signers also for who wrote them.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <memory>
 
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
 #include "tool/check/audit.h"
+#include "tool/check/signature.h"
+#include "tool/files.h"
 
 namespace attune {
 namespace {
 
 struct Asked {
   std::vector<std::string> files{};
+  std::string signers{};
   bool strict = false;
 };
 
@@ -23,8 +27,15 @@ void run(const Asked& asked, Context& context) {
   for (const std::string& path : asked.files) {
     std::vector<Line> lines;
     std::vector<Finding> found;
-    if (const Status s = audit_file(path, lines, found); !s.ok())
+    std::string text, signer;
+    if (const Status s = read_file(path, text); !s.ok())
       return fail(context, kMachine, join("attune verify: ", s.message));
+    if (const Status s = asked.signers.empty() ? Status::good() : check_signature(text, path, asked.signers, signer);
+        s.code == Code::device)
+      return fail(context, kMachine, join("attune verify: ", s.message));
+    else if (!s.ok())
+      found.push_back({0, "bad-signature", true, s.message});
+    audit_text(text, lines, found, std::time(nullptr));
     const auto wrong = size_t(std::count_if(found.begin(), found.end(), [](const Finding& f) { return f.wrong; }));
     const size_t cautions = found.size() - wrong;
     if (context.json) {
@@ -32,12 +43,13 @@ void run(const Asked& asked, Context& context) {
       for (const Finding& f : found)
         all.push_back({{"line", f.line}, {"name", f.name}, {"wrong", f.wrong}, {"sentence", f.sentence}});
       document.push_back({{"file", path}, {"records", lines.size()}, {"wrong", wrong}, {"cautions", cautions},
-                          {"findings", all}});
+                          {"signer", signer}, {"findings", all}});
     } else {
       for (const Finding& f : found)
-        fmt::print("{}:{}: {}{}: {}\n", path, f.line, f.wrong ? "" : "warning: ", f.name, f.sentence);
-      fmt::print("{}: {} record{}, {} wrong, {} warning{}\n", path, lines.size(), lines.size() == 1 ? "" : "s", wrong,
-                 cautions, cautions == 1 ? "" : "s");
+        fmt::print("{}{}: {}{}: {}\n", path, f.line ? join(":", f.line) : "", f.wrong ? "" : "warning: ", f.name,
+                   f.sentence);
+      fmt::print("{}: {} record{}, {} wrong, {} warning{}{}\n", path, lines.size(), lines.size() == 1 ? "" : "s",
+                 wrong, cautions, cautions == 1 ? "" : "s", signer.empty() ? "" : join(", signed by ", signer));
     }
     if (wrong || (asked.strict && cautions))
       fail(context, kFailed, join("attune verify: '", path, "' is not trustworthy: ", wrong, " wrong",
@@ -53,6 +65,9 @@ void add_verify(CLI::App& app, Context& context) {
   const Command sub = add_command(app, "verify", "Check files of records: recompute everything that is derived");
   const auto asked = std::make_shared<Asked>();
   sub.add_option("files", asked->files, "Check these files of records").required().type_name("FILE.jsonl");
+  sub.add_option("--signers", asked->signers,
+                 "Require a signature beside each file (FILE.jsonl.sig) by a key of this file of allowed signers")
+      .type_name("FILE");
   sub.add_flag("--strict", asked->strict, "Treat warnings as errors");
   std::string names, line;
   for (const std::string& name : finding_names()) {
@@ -60,9 +75,12 @@ void add_verify(CLI::App& app, Context& context) {
     line += (line.empty() ? "  " : ", ") + name;
   }
   sub.footer(join("Summaries, rates, ratios and verdicts are recomputed from the samples, operations from the "
-                  "problem line, and\nall are compared with the measured ceilings. Findings have names:\n", names, line,
-                  "\n\nExamples:\n  attune verify records.jsonl\n  attune verify --strict monday.jsonl tuesday.jsonl "
-                  "--json\n\nExit code 1 if anything is wrong, with --strict also if there is a warning."));
+                  "problem line, and\nall are compared with the measured ceilings. Seals show what was changed after "
+                  "bench wrote it, by anyone who\ndid not also compute them anew; a signature shows whose file it "
+                  "is. Findings have names:\n", names, line,
+                  "\n\nExamples:\n  attune verify records.jsonl\n  attune verify --signers ci.signers run.jsonl\n"
+                  "  attune verify --strict monday.jsonl tuesday.jsonl --json\n\n"
+                  "Exit code 1 if anything is wrong, with --strict also if there is a warning."));
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

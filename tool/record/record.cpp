@@ -13,27 +13,36 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <type_traits>
 #include <utility>
+
+#include "tool/record/seal.h"
 
 namespace attune {
 namespace {
 
 using json = nlohmann::ordered_json;
 
+// A record is flat and has about a hundred names. nlohmann's library takes time quadratic in the names of an object and
+// recurses when it prints, so larger inputs are refused before it sees them.
+constexpr int kMostDepth = 16, kMostNames = 500;
+constexpr size_t kShown = 40;  // letters of a text of theirs in a message
+// Sums and products of two such numbers are finite, so a record that was read can be written and read again.
+constexpr double kMostNumber = 1e60;
+
 // fields() below serves both directions, so exactly what is written is read.
 struct Writer {
   json& j;
   template <class T>
   void operator()(const char* name, const T& value) const { j[name] = value; }
+  // JSON has no infinity. A number that a reader takes stands for it, so a line that was read is written as it was.
+  void operator()(const char* name, double value) const {
+    j[name] = std::isinf(value) ? std::copysign(kMostNumber, value) : value;
+  }
   template <class E>
   void operator()(const char* name, const Word<E>& word) const { j[name] = word.text(); }
 };
-// A record is flat and has about a hundred names. nlohmann's library takes time quadratic in the names of an object and
-// recurses when it prints, so larger inputs are refused before it sees them.
-constexpr int kMostDepth = 16, kMostNames = 500;
-// Sums and products of two such numbers are finite, so a record that was read can be written and read again.
-constexpr double kMostNumber = 1e60;
 
 struct WrongField { std::string why; };
 
@@ -109,7 +118,6 @@ Status is_small(std::string_view line) {
 
 // Extracts the number from "[json.exception.out_of_range.406] number overflow parsing '1e999'".
 std::string number_in(std::string_view what) {
-  constexpr size_t kShown = 40;
   const size_t from = what.find('\''), until = what.rfind('\'');
   if (from == what.npos || until == from) return "a number";
   const std::string_view digits = what.substr(from + 1, until - from - 1);
@@ -138,6 +146,11 @@ void fields(R& r, const Each& each) {
   each("flops", r.flops), each("bytes", r.bytes), each("gflops", r.gflops), each("gbs", r.gbs);
   each("ceiling", r.ceiling), each("ceiling_gflops", r.ceiling_gflops), each("copy_gbs", r.copy_gbs);
   each("baseline", r.baseline), each("aa_spread", r.aa_spread), each("verdict", r.verdict);
+}
+template <class Each, class R>
+void seal_fields(R& r, const Each& each) {  // from version 3 on; the seal itself ends the line
+  each("precision", r.precision), each("planned_rows", r.planned_rows), each("closes", r.closes);
+  each("previous", r.previous);
 }
 template <class Each, class I>
 void interval_fields(I& i, const Each& each) {
@@ -192,6 +205,20 @@ void complete(const json& j, Record& r) {
   }
 }
 
+// Parses a line. Of two members with one name a reader would take one and a person might see the other.
+json parsed(std::string_view line) {
+  std::vector<std::set<std::string>> open;
+  return json::parse(line, [&](int, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::object_start) open.emplace_back();
+    if (event == json::parse_event_t::object_end) open.pop_back();
+    if (event == json::parse_event_t::key)
+      if (const auto& name = value.get_ref<const std::string&>(); !open.back().insert(name).second)
+        throw WrongField{join("the name ", name.size() > kShown ? name.substr(0, kShown) + "..." : name,
+                              " is there twice")};
+    return true;
+  });
+}
+
 const json& part(const json& j, const char* name) {
   static const json nothing = json::object();
   const auto it = j.find(name);
@@ -219,19 +246,24 @@ std::string to_json(const Record& r) {
     for (const double m : r.samples_mhz) clocks.push_back(std::lround(m));
   }
   if (!r.tokens_read.empty()) j["tokens_read"] = r.tokens_read;
+  if (r.version >= 3) seal_fields(r, Writer{j});
   // Text that is not UTF-8 (such as a message of the operating system) must not end a run.
-  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string line = j.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (r.version >= 3 && !r.seal.empty()) line.pop_back(), line += join(kSealBegin, r.seal, kSealEnd);
+  return line;
 }
 
 Status from_json(std::string_view line, Record& out) {
   if (Status s = is_small(line); !s.ok()) return s;
   try {
-    const json j = json::parse(line);
+    const json j = parsed(line);
     if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: field attune_record is missing");
     Record r;
     Reader{j}("attune_record", r.version);
-    if (r.version < 1 || r.version > kRecordVersion)
-      return Status::no("record: version ", r.version, " is not one of 1 to ", kRecordVersion);
+    if (r.version > kRecordVersion)
+      return Status::no("record: ", kNewer, " (record version ", r.version, ", this one reads to ", kRecordVersion,
+                        "): update");
+    if (r.version < 1) return Status::no("record: version ", r.version, " is not one of 1 to ", kRecordVersion);
     fields(r, Reader{j});
     interval_fields(r.interval, Reader{part(j, "interval_ns")});
     outlier_fields(r.outliers, Reader{part(j, "outliers")});
@@ -242,6 +274,8 @@ Status from_json(std::string_view line, Record& out) {
     Reader{j}("samples_ns", r.samples_ns);
     Reader{j}("samples_mhz", r.samples_mhz);
     Reader{j}("tokens_read", r.tokens_read);
+    seal_fields(r, Reader{j});
+    Reader{j}("seal", r.seal);
     complete(j, r);
     out = std::move(r);
     return Status::good();
@@ -337,7 +371,7 @@ Status RecordFile::open(const std::string& path) {
            Status::no("records: '", path, "' does not end with a record; the file is left unchanged");
   Record r;
   const Status read = from_json(last, r);
-  if (read.ok()) return is_ended ? read : add("\n");  // complete: some editors omit the last newline
+  if (read.ok()) return tail_ = r.seal, is_ended ? read : add("\n");  // complete: some editors omit the last newline
   if (is_ended || is_json(last))
     return foreign_ = true, Status::no(path, ":", 1 + std::count(all.begin(), all.begin() + int64_t(first), '\n'), ": ",
                                        read.message, "; the file is left unchanged");
@@ -383,6 +417,7 @@ Status RecordFile::resume(std::vector<Record>& out, size_t* cut_records) {
   if (keep < lines.size())
     if (Status s = cut(lines[keep].at); !s.ok()) return s;
   if (cut_records) *cut_records = lines.size() - keep;
+  tail_ = keep > 0 && !lines[keep - 1].record.closes ? lines[keep - 1].record.seal : "";
   for (size_t n = 0; n < keep; ++n)
     if (is_whole(lines[n].record)) out.push_back(std::move(lines[n].record));
   return Status::good();

@@ -13,9 +13,9 @@
 namespace attune {
 
 // 2 added run, row_records, kernels, input_rms, tensor_bytes, scores_bytes, parity.mistake, provenance.clocks and the
-// status oom. Records of version 1 are still read. Records of either version may lack peer, note and left_out, which
-// from_json() then derives.
-inline constexpr int kRecordVersion = 2;
+// status oom. Records of either version may lack peer, note and left_out, which from_json() then derives. 3 added
+// precision and the seal (planned_rows, closes, previous, seal; see seal.h). Older records are still read.
+inline constexpr int kRecordVersion = 3;
 
 // Where a number comes from. Never the name of the machine or of its user.
 struct Provenance {
@@ -106,11 +106,18 @@ struct Record {
   double aa_spread = 0;      // smallest difference that may be claimed
   std::string verdict{};     // FASTER | SLOWER | SAME | UNCLEAR
   Provenance provenance{};
+
+  // From version 3 on.
+  double precision = 0;      // half the interval of the median at which sampling may end; 0: not timed
+  int planned_rows = 0;      // in the first record of a run: the rows that it is to measure
+  bool closes = false;       // the last record of a run that measured all of them
+  std::string previous{};    // seal of the record before it
+  std::string seal{};        // of its own text; empty: not sealed
 };
 
 std::string to_json(const Record&);  // one line without a newline
 // Unknown fields are skipped and missing fields keep their default, so a newer file can be read; the version must fit.
-// Lines are untrusted: one that is too deep, or has too many names or an unusable number, is refused at no cost.
+// Lines are untrusted: one that is too deep, has too many names, a name twice or an unusable number, is refused.
 Status from_json(std::string_view line, Record& out);
 size_t first_missing(std::string_view line, std::span<const char* const> fields);  // index; fields.size() if none
 // Reads every record of a file; errors name file and line. Empty lines are skipped. An incomplete last line (an
@@ -138,12 +145,14 @@ class RecordFile {
   // last line was torn, which is what a killed run leaves. A row that lacks records for any other reason was filtered
   // by the user and stays. `cut` is the number of records cut off.
   Status resume(std::vector<Record>& out, size_t* cut = nullptr);
+  // The seal of the last record, which a resumed run continues; "" after resume() if that record closed its run.
+  const std::string& tail() const { return tail_; }
 
  private:
   int file_ = -1;
   bool killed_ = false;  // the last line was torn
   bool foreign_ = false;
-  std::string path_{};
+  std::string path_{}, tail_{};
   Status no(std::string_view what) const;
   Status text(std::string& out) const;
   Status cut(size_t bytes) const;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tool/report/digest.h"
+#include "tool/record/sha256.h"
 #include "tool/report/model.h"
 #include "tool/report/script.h"
 #include "tool/report/style.h"

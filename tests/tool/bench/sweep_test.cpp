@@ -313,8 +313,14 @@ TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
   ASSERT_GE(seen().size(), 1u);
   EXPECT_EQ(seen()[0].status, RecordStatus::ok);
   for (size_t n = 1; n < seen().size(); ++n) EXPECT_EQ(seen()[n].status, RecordStatus::interrupted);
+  const Ran honest = attune_says({"verify", path});
+  EXPECT_EQ(honest.code, 0) << honest.out;
+  EXPECT_TRUE(has(honest.out, "warning: unfinished-run: ")) << honest.out;
   const Ran r = attune_says({"bench", quick, slow, "--max-seconds", "0.05", "--out", path, "--resume"});
   EXPECT_EQ(r.code, 0) << r.err;
+  const Ran resumed = attune_says({"verify", path});
+  EXPECT_EQ(resumed.code, 0) << resumed.out;
+  EXPECT_FALSE(has(resumed.out, "unfinished-run")) << resumed.out;
   EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;
   EXPECT_EQ(table_of(seen()), (std::vector<std::string>{quick + " | cpu_forward | ok", slow + " | cpu_forward | ok"}));
 }

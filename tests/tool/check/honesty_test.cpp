@@ -10,11 +10,10 @@
 #include <set>
 #include <thread>
 
-#include "core/work.h"
 #include "machine/host.h"
 #include "tests/asked.h"
+#include "tests/tool/check/honest.h"
 #include "tests/tool/spawn.h"
-#include "tool/check/audit.h"
 #include "tool/bench/row.h"
 
 namespace attune {
@@ -134,53 +133,6 @@ TEST(Honesty, nothing_is_compared_with_one_that_is_caught) {
     for (const Record& r : row_of(cheat)) EXPECT_EQ(r.baseline, "") << r.subject;
 }
 
-// An honest row of two peers and one of our backends, as `bench` writes it; on a GPU or a CPU.
-std::vector<Record> honest(bool gpu = false) {
-  std::vector<Record> all;
-  const struct { const char* subject; double ns; } subjects[] = {{"torch:flash", 1.0e6}, {"torch:math", 4.0e6},
-                                                                 {"ours", 0.7e6}};
-  for (const auto& [subject, ns] : subjects) {
-    Record r;
-    r.run = "20260131T120000Z-7", r.row_records = 3, r.problem = "forward f32 b1 h8 q512 k512 d64 causal";
-    r.subject = subject, r.device = gpu ? "cuda:0" : "cpu", r.mode = "cold", r.threads = gpu ? 0 : 2;
-    r.input_rms = 1.003;
-    r.peer = r.subject != "ours", r.why = r.peer ? "a peer" : "first in the list";
-    for (int n = 0; n < 31; ++n) r.samples_ns.push_back(ns * (1 + 0.0007 * ((n * 7) % 31 - 15)));
-    if (gpu) r.samples_mhz.assign(31, 1900), r.watts = 300, r.kernels = {"kernel"};
-    const Cost c = cost(problem(r.problem));
-    r.tensor_bytes = c.bytes, r.scores_bytes = 8 * 512. * 512 * 4, r.cache_bytes = 2 * 8 * 512. * 64 * 4;
-    r.flops = c.flops, r.bytes = c.bytes, r.ended_by = "precision", r.floor_ns = 2000;
-    r.ceiling = "fmla", r.ceiling_gflops = 5000, r.copy_gbs = 100, r.aa_spread = 0.01;
-    r.parity = {CheckVerdict::pass, 0.2, 24, "", ""};
-    r.provenance = {.time = "2026-01-31T12:00:00Z", .commit = "abc", .version = "1", .compiler = "c", .cpu = "cpu"};
-    if (gpu) r.provenance.gpu = "A GPU", r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_power_limit_w = 700;
-    derive(r);
-    all.push_back(r);
-  }
-  for (Record& r : all)
-    if (r.subject != "torch:flash") {
-      r.baseline = "torch:flash", r.ratio = median_ratio(all[0].samples_ns, r.samples_ns);
-      r.verdict = name(verdict(r.ratio, 0.01));
-    }
-  return all;
-}
-
-std::vector<Finding> findings(const std::vector<Record>& records) {
-  std::vector<Line> lines;
-  std::vector<Finding> found;
-  for (const Record& r : records) {
-    Line line{.number = int(lines.size()) + 1};
-    if (audit_line(to_json(r), line, found)) lines.push_back(line);
-  }
-  audit(lines, found);
-  return found;
-}
-std::string text(const std::vector<Finding>& all) {
-  std::string out;
-  for (const Finding& f : all) out += join(f.line, f.wrong ? " wrong " : " caution ", f.name, ": ", f.sentence, "\n");
-  return out;
-}
-
 TEST(Honesty, an_honest_file_has_no_findings) {
   EXPECT_EQ(text(findings(honest())), "");
   EXPECT_EQ(text(findings(honest(true))), "");
@@ -249,7 +201,8 @@ const std::vector<Forgery>& forgeries() {
       {"copied-samples", false, [](auto& r) { r[1].samples_ns = r[2].samples_ns; }},
       {"impossible-sample", false, [](auto& r) { r[2].samples_ns[3] = -1; }},
       {"no-samples", false, [](auto& r) { r[2].samples_ns.clear(); }},
-      {"no-reason", false, [](auto& r) { r[2].status = RecordStatus::failed; }},
+      {"no-reason", false,
+       [](auto& r) { r[2].status = RecordStatus::failed, r[2].baseline.clear(), r[2].verdict.clear(); }},
       {"unknown-status", false, [](auto& r) { r[2].status = Word<RecordStatus>("fine"); }},
       {"bad-problem", false, [](auto& r) { r[2].problem = "a fast one"; }},
       {"bad-time", false, [](auto& r) { r[2].provenance.time = "today"; }},
@@ -298,9 +251,9 @@ const std::vector<Forgery>& doubts() {
        }},
       {"unfinished-row", false, [](auto& r) { r.erase(r.begin() + 1); }},
       // Ctrl-C, with other subjects done
-      {"unfinished-row", false, [](auto& r) { r[0].status = RecordStatus::interrupted; }},
-      {"unknown-source", false, [](auto& r) { r[2].provenance.commit = "unknown"; }},
-      {"dirty-source", false, [](auto& r) { r[2].provenance.dirty = true; }},
+      {"unfinished-row", false, [](auto& r) { r[0].status = RecordStatus::interrupted, r[0].ended_by = "interrupt"; }},
+      {"unknown-source", false, [](auto& r) { for (Record& x : r) x.provenance.commit = "unknown"; }},
+      {"dirty-source", false, [](auto& r) { for (Record& x : r) x.provenance.dirty = true; }},
   };
   return all;
 }
@@ -327,7 +280,12 @@ TEST(Honesty, what_calls_for_care_is_named_and_not_called_wrong) {
 }
 
 TEST(Honesty, every_name_is_planted_and_every_planted_one_is_a_name) {
-  std::vector<std::string> planted = {"unreadable", "missing-field"};  // lines that are not records: see below
+  // Lines that are not records, see below, and what concerns a run or a file, see forgery_test.cpp.
+  std::vector<std::string> planted = {
+      "unreadable",   "missing-field",  "newer-version",   "unknown-word",    "impossible-count", "impossible-time",
+      "unequal-run",  "forged-status",  "forged-end",      "forged-energy",   "forged-version",   "broken-seal",
+      "missing-seal", "dropped-record", "moved-record",    "copied-record",   "unfinished-run",   "unsealed",
+      "extract",      "bad-signature"};
   for (const Forgery& f : forgeries()) planted.push_back(f.name);
   for (const Forgery& f : doubts()) planted.push_back(f.name);
   const std::vector<std::string> all = finding_names();
@@ -339,20 +297,20 @@ TEST(Honesty, kernels_are_missed_only_where_somebody_could_name_them) {
   std::vector<Record> records = honest(true);
   records[0].kernels.clear();  // a peer
   EXPECT_EQ(text(findings(records)), "");
-  records[2].kernels.clear(), records[2].provenance.cuda = "12.2, driver for 12.2";
+  records[2].kernels.clear();
+  for (Record& r : records) r.provenance.cuda = "12.2, driver for 12.2";
   EXPECT_EQ(text(findings(records)), "");
 }
 
 TEST(Honesty, the_command_names_file_line_and_fraud_and_fails) {
   std::vector<Record> records = honest();
   records[2].gflops *= 1.5;
+  seal(records);
   const std::string path = temporary("forged.jsonl");
-  std::ofstream file(path);
-  for (const Record& r : records) file << to_json(r) << "\n";
-  file.close();
+  std::ofstream(path) << text_of(records);
   const Ran r = attune_says({"verify", path});
   EXPECT_EQ(r.code, 1);
-  EXPECT_TRUE(has(r.out, path + ":3: forged-rate: ours: ")) << r.out;
+  EXPECT_TRUE(has(r.out, path + ":3: forged-rate: cpu_forward: ")) << r.out;
   EXPECT_TRUE(has(r.err, "is not trustworthy: 1 wrong")) << r.err;
   const Ran as_json = attune_says({"verify", path, "--json"});
   EXPECT_EQ(json::parse(as_json.out)[0]["findings"][0]["name"], "forged-rate");
@@ -362,8 +320,8 @@ TEST(Honesty, the_command_is_content_with_an_honest_file_and_strict_where_asked)
   std::vector<Record> records = honest();
   const std::string path = temporary("honest.jsonl");
   const auto write = [&] {
-    std::ofstream file(path);
-    for (const Record& r : records) file << to_json(r) << "\n";
+    seal(records);
+    std::ofstream(path) << text_of(records);
   };
   write();
   EXPECT_EQ(attune_says({"verify", "--strict", path}).code, 0);

@@ -43,6 +43,12 @@ const std::vector<std::pair<std::string, std::string>>& hostile() {
       {line_with("\"kernels\":[\"a\",[]]"), "record: kernels: a list is not a text"},
       {line_with("\"near_floor\":1"), "record: near_floor: 1 is not true or false"},
       {line_with("\"problem\":true"), "record: problem: true is not a text"},
+      {line_with("\"threads\":1,\"threads\":2"), "record: the name threads is there twice"},
+      {line_with("\"provenance\":{\"cpu\":\"a\",\"cores\":1,\"\\u0063pu\":\"b\"}"),
+       "record: the name cpu is there twice"},
+      {line_with("\"unknown\":[{\"x\":[]},{\"x\":{\"x\":0},\"y\":1,\"x\":0}]"), "record: the name x is there twice"},
+      {line_with("\"" + times("long", 100) + "\":0,\"" + times("long", 100) + "\":0"),
+       "record: the name " + times("long", 10) + "... is there twice"},
       {many_names(500), "record: more than 500 names"}};
   return all;
 }

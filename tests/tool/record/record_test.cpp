@@ -37,6 +37,7 @@ Record example() {
   r.provenance.gpu_driver = "580.1", r.provenance.cuda = "13.0", r.provenance.gpu_power_limit_w = 700;
   r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_ecc = 1, r.provenance.gpu_mig = 0;
   r.provenance.gpu_pcie = "generation 5, 16 lanes", r.provenance.binary = "0123456789abcdef";
+  r.precision = 0.02, r.planned_rows = 7, r.closes = true, r.previous = "a seal";
   derive(r);
   return r;
 }
@@ -51,7 +52,7 @@ struct File {
 TEST(Record, is_one_line_and_reads_back_whole) {
   const std::string line = to_json(example());
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  EXPECT_EQ(line.rfind("{\"attune_record\":2,", 0), 0u);
+  EXPECT_EQ(line.rfind("{\"attune_record\":3,", 0), 0u);
   Record again;
   ASSERT_EQ(from_json(line, again).message, "");
   EXPECT_EQ(to_json(again), line);
@@ -78,6 +79,19 @@ TEST(Record, is_one_line_and_reads_back_whole) {
   EXPECT_EQ(again.tokens_read, (std::vector<double>{1, 2, 3, 4}));
   EXPECT_EQ(again.parity.mistake, "swapped-layout");
   EXPECT_EQ(again.row_records, 3);
+  EXPECT_EQ(again.precision, 0.02);
+  EXPECT_EQ(again.planned_rows, 7);
+  EXPECT_TRUE(again.closes);
+  EXPECT_EQ(again.previous, "a seal");
+}
+
+TEST(Record, with_an_infinite_number_is_written_as_it_was_read) {
+  Record r = example(), again;
+  r.parity.error = INFINITY;
+  const std::string line = to_json(r);
+  ASSERT_EQ(from_json(line, again).message, "");
+  EXPECT_EQ(again.parity.error, 1e60);
+  EXPECT_EQ(to_json(again), line);
 }
 
 TEST(Record, a_word_of_another_version_is_kept) {
@@ -164,8 +178,9 @@ TEST(Record, without_samples_derives_nothing) {
 TEST(Record, says_what_is_wrong_with_a_line) {
   Record r;
   EXPECT_EQ(from_json("{}", r).message, "record: field attune_record is missing");
-  EXPECT_EQ(from_json("{\"attune_record\":3}", r).message, "record: version 3 is not one of 1 to 2");
-  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 2");
+  EXPECT_EQ(from_json("{\"attune_record\":4}", r).message,
+            "record: written by a newer attune (record version 4, this one reads to 3): update");
+  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 3");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message,
             "record: threads: a text is not a whole number from -2147483648 to 2147483647");
   for (const char* const number : {"4294967298", "1.5", "1e30", "true"}) {
@@ -185,6 +200,9 @@ TEST(Record, of_version_1_reads_and_writes_as_such) {
   ASSERT_EQ(from_json("{\"attune_record\":1,\"problem\":\"a line\"}", r).message, "");
   EXPECT_EQ(r.version, 1);
   EXPECT_EQ(to_json(r).rfind("{\"attune_record\":1,", 0), 0u);
+  r.precision = 0.01, r.previous = r.seal = "none of it existed";
+  for (const char* const field : {"precision", "planned_rows", "closes", "previous", "seal"})
+    EXPECT_EQ(to_json(r).find(join("\"", field, "\"")), std::string::npos) << field;
 }
 
 TEST(Record, writes_text_that_is_not_utf8) {
@@ -221,15 +239,16 @@ TEST(RecordFile, reading_names_file_and_line_and_forgives_an_unfinished_end) {
 
 TEST(RecordFile, a_whole_line_that_cannot_be_read_is_no_unfinished_one) {
   File file;
-  const std::string newer = "{\"attune_record\":3}";
+  const std::string newer = "{\"attune_record\":4}";
+  const std::string said = "record: written by a newer attune (record version 4, this one reads to 3): update";
   file.append(to_json(example()) + "\n" + newer);
   std::vector<Record> seen;
-  EXPECT_EQ(read_records(file.path, seen).message, file.path + ":2: record: version 3 is not one of 1 to 2");
+  EXPECT_EQ(read_records(file.path, seen).message, join(file.path, ":2: ", said));
   for (const char* const end : {"", "\n", "\n\n"}) {
     file.append(end);
     const std::string before = text_of(file.path);
     EXPECT_EQ(RecordFile().open(file.path).message,
-              join(file.path, ":2: record: version 3 is not one of 1 to 2; the file is left unchanged"));
+              join(file.path, ":2: ", said, "; the file is left unchanged"));
     EXPECT_EQ(text_of(file.path), before);
   }
 }

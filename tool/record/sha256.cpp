@@ -1,5 +1,6 @@
-#include "tool/report/digest.h"
+#include "tool/record/sha256.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -51,21 +52,37 @@ void block(std::array<uint32_t, 8>& state, const unsigned char* bytes, const Wor
   for (size_t n = 0; n < 8; ++n) state[n] += add[n];
 }
 
-}  // namespace
-
-std::string sha256_base64(std::string_view text) {
-  const Constants c = constants();
-  std::string padded(text);
+// Blocks are read where they lie; only the last one or two, which hold the padding, are copied.
+std::array<unsigned char, 32> digest(std::string_view text) {
+  static const Constants c = constants();
+  const size_t whole = text.size() / 64 * 64;
+  std::string padded(text.substr(whole));
   padded += char(0x80);
   while (padded.size() % 64 != 56) padded += '\0';
   for (int shift = 56; shift >= 0; shift -= 8) padded += char(uint64_t(text.size()) * 8 >> shift & 255);
   std::array<uint32_t, 8> state = c.square;
-  for (size_t at = 0; at < padded.size(); at += 64)
-    block(state, reinterpret_cast<const unsigned char*>(padded.data()) + at, c.cube);
+  for (const std::string_view part : {text.substr(0, whole), std::string_view(padded)})
+    for (size_t at = 0; at < part.size(); at += 64)
+      block(state, reinterpret_cast<const unsigned char*>(part.data()) + at, c.cube);
+  std::array<unsigned char, 32> bytes;
+  for (size_t n = 0; n < 32; ++n) bytes[n] = static_cast<unsigned char>(state[n / 4] >> (24 - 8 * (n % 4)) & 255);
+  return bytes;
+}
 
+}  // namespace
+
+std::string sha256_hex(std::string_view text) {
+  std::string out;
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (const unsigned char byte : digest(text)) out += kDigits[byte >> 4], out += kDigits[byte & 15];
+  return out;
+}
+
+std::string sha256_base64(std::string_view text) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::array<uint32_t, 33> bytes{};  // 32 and a zero, so that the last group of three is full
-  for (size_t n = 0; n < 32; ++n) bytes[n] = state[n / 4] >> (24 - 8 * (n % 4)) & 255;
+  const std::array<unsigned char, 32> all = digest(text);
+  std::copy(all.begin(), all.end(), bytes.begin());
   std::string out;
   for (size_t n = 0; n < 33; n += 3) {
     const uint32_t three = bytes[n] << 16 | bytes[n + 1] << 8 | bytes[n + 2];
