@@ -37,6 +37,8 @@ Record example() {
   r.provenance.gpu_driver = "580.1", r.provenance.cuda = "13.0", r.provenance.gpu_power_limit_w = 700;
   r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_ecc = 1, r.provenance.gpu_mig = 0;
   r.provenance.gpu_pcie = "generation 5, 16 lanes", r.provenance.binary = "0123456789abcdef";
+  r.load = {.seconds = 1.5, .cpus = 2, .waited = 0.25, .used = 0.5, .others = 0.375, .steal = 0, .average = 3.5,
+            .runnable = 4, .cpu_mhz = 2500.5, .gpu_processes = 0, .gpu_others = 0.125};
   derive(r);
   return r;
 }
@@ -51,7 +53,7 @@ struct File {
 TEST(Record, is_one_line_and_reads_back_whole) {
   const std::string line = to_json(example());
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  EXPECT_EQ(line.rfind("{\"attune_record\":2,", 0), 0u);
+  EXPECT_EQ(line.rfind("{\"attune_record\":3,", 0), 0u);
   Record again;
   ASSERT_EQ(from_json(line, again).message, "");
   EXPECT_EQ(to_json(again), line);
@@ -91,6 +93,26 @@ TEST(Record, a_word_of_another_version_is_kept) {
   EXPECT_EQ(again.parity.verdict.text(), "MAYBE");
   for (const RecordStatus s : {RecordStatus::ok, RecordStatus::oom, RecordStatus::refused})
     EXPECT_EQ(Word<RecordStatus>(name(s)), s);
+}
+
+TEST(Record, what_is_unknown_of_the_load_is_absent_and_never_0) {
+  Record again;
+  ASSERT_EQ(from_json(to_json(example()), again).message, "");
+  EXPECT_EQ(again.load.waited, 0.25);
+  EXPECT_EQ(again.load.steal, 0);  // known
+  EXPECT_EQ(again.load.gpu_others, 0.125);
+  Record r = example();
+  r.load = {.seconds = 2, .cpus = 3};
+  const std::string line = to_json(r);
+  EXPECT_TRUE(has(line, "\"load\":{\"seconds\":2.0,\"cpus\":3}")) << line;
+  ASSERT_EQ(from_json(line, again).message, "");
+  EXPECT_LT(again.load.waited, 0);
+  EXPECT_LT(again.load.runnable, 0);
+  r.load = {};
+  EXPECT_FALSE(has(to_json(r), "\"load\"")) << to_json(r);
+  ASSERT_EQ(from_json(R"({"attune_record":2})", again).message, "");  // written before there was a load
+  EXPECT_LT(again.load.others, 0);
+  EXPECT_LT(again.load.cpus, 0);
 }
 
 // Written before the fields peer, note and left_out existed.
@@ -164,8 +186,8 @@ TEST(Record, without_samples_derives_nothing) {
 TEST(Record, says_what_is_wrong_with_a_line) {
   Record r;
   EXPECT_EQ(from_json("{}", r).message, "record: field attune_record is missing");
-  EXPECT_EQ(from_json("{\"attune_record\":3}", r).message, "record: version 3 is not one of 1 to 2");
-  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 2");
+  EXPECT_EQ(from_json("{\"attune_record\":4}", r).message, "record: version 4 is not one of 1 to 3");
+  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 3");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message,
             "record: threads: a text is not a whole number from -2147483648 to 2147483647");
   for (const char* const number : {"4294967298", "1.5", "1e30", "true"}) {
@@ -221,15 +243,15 @@ TEST(RecordFile, reading_names_file_and_line_and_forgives_an_unfinished_end) {
 
 TEST(RecordFile, a_whole_line_that_cannot_be_read_is_no_unfinished_one) {
   File file;
-  const std::string newer = "{\"attune_record\":3}";
+  const std::string newer = "{\"attune_record\":4}";
   file.append(to_json(example()) + "\n" + newer);
   std::vector<Record> seen;
-  EXPECT_EQ(read_records(file.path, seen).message, file.path + ":2: record: version 3 is not one of 1 to 2");
+  EXPECT_EQ(read_records(file.path, seen).message, file.path + ":2: record: version 4 is not one of 1 to 3");
   for (const char* const end : {"", "\n", "\n\n"}) {
     file.append(end);
     const std::string before = text_of(file.path);
     EXPECT_EQ(RecordFile().open(file.path).message,
-              join(file.path, ":2: record: version 3 is not one of 1 to 2; the file is left unchanged"));
+              join(file.path, ":2: record: version 4 is not one of 1 to 3; the file is left unchanged"));
     EXPECT_EQ(text_of(file.path), before);
   }
 }
