@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/work.h"
+#include "tool/record/busy.h"
 #include "tool/subjects/module_run.h"
 #include "tool/subjects/ring_run.h"
 #include "tool/check/spot.h"
@@ -27,7 +28,7 @@ constexpr const char* kNames[] = {
     "missing-roofline", "forged-ceiling", "skipped-parity", "forged-parity",    "cpu-on-gpu",     "gpu-on-cpu",
     "zero-inputs",     "missing-baseline", "slow-baseline", "forged-ratio",     "forged-verdict", "throttled",
     "late-launches",   "unknown-source", "dirty-source",    "bad-time",         "bad-problem",    "unfinished-row",
-    "few-samples",     "forged-density", "forged-memory",   "missing-kernels"};
+    "few-samples",     "forged-density", "forged-memory",   "missing-kernels",  "busy-machine"};
 
 bool near(double a, double b, double relative, double absolute = 0) {
   return std::abs(a - b) <= absolute + relative * std::max(std::abs(a), std::abs(b));
@@ -245,6 +246,7 @@ struct Auditor {
       wrong("bad-problem", "'", r.problem, "' is not a problem line");
     if (r.status == RecordStatus::interrupted) caution("unfinished-row", "the run was interrupted");
     if (!was_timed(r)) return;
+    if (const std::string busy = busy_text(r); !busy.empty()) caution("busy-machine", busy);
     samples();
     density();
     if (readable) {

@@ -299,6 +299,7 @@ const std::vector<Forgery>& doubts() {
       {"unfinished-row", false, [](auto& r) { r.erase(r.begin() + 1); }},
       // Ctrl-C, with other subjects done
       {"unfinished-row", false, [](auto& r) { r[0].status = RecordStatus::interrupted; }},
+      {"busy-machine", false, [](auto& r) { r[2].load = {.seconds = 2, .cpus = 2, .waited = 0.4, .others = 0.48}; }},
       {"unknown-source", false, [](auto& r) { r[2].provenance.commit = "unknown"; }},
       {"dirty-source", false, [](auto& r) { r[2].provenance.dirty = true; }},
   };
