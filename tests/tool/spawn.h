@@ -86,6 +86,8 @@ class Background {
     if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
   }
   std::string says() const { return text_of(out_); }  // both streams
+  pid_t id() const { return child_; }
+  void forget() { child_ = -1; }                      // it was waited for
   int ends(int signal) {                              // returns the exit code
     int status = 0;
     kill(child_, signal), waitpid(child_, &status, 0);

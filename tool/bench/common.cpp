@@ -48,7 +48,7 @@ void sustain(Record& r, const Subject& subject, Bench& bench) {
 
 void note_timing(Record& r, const Timing& t, const Cost& c, DType of_keys, const Bench& bench, bool peer) {
   r.samples_ns = t.samples, r.samples_mhz = t.mhz;
-  r.calls = t.calls, r.late_batches = t.late_batches;
+  r.calls = t.calls, r.late_batches = t.late_batches, r.load = t.load;
   r.ended_by = t.ended_by, r.precision = bench.timing.precision;
   r.warm_up_s = t.warm_up_s;
   r.flops = c.flops, r.bytes = c.bytes;

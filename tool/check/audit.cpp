@@ -18,7 +18,7 @@ constexpr const char* kNames[] = {
     "throttled",      "late-launches",   "unknown-source", "dirty-source",      "bad-time",         "bad-problem",
     "unfinished-row", "few-samples",     "forged-density", "forged-memory",     "missing-kernels",  "unequal-run",
     "broken-seal",    "missing-seal",    "dropped-record", "moved-record",      "copied-record",    "forged-version",
-    "unfinished-run", "unsealed",        "extract",        "bad-signature"};
+    "unfinished-run", "unsealed",        "extract",        "bad-signature",     "busy-machine"};
 
 struct Field {
   const char* name;

@@ -4,6 +4,7 @@
 #include "core/work.h"
 #include "tool/check/parts.h"
 #include "tool/check/spot.h"
+#include "tool/record/busy.h"
 #include "tool/subjects/module_run.h"
 #include "tool/subjects/ring_run.h"
 #include "tool/subjects/workload.h"
@@ -261,6 +262,7 @@ struct Auditor : Reporter {
       wrong("bad-problem", "'", r.problem, "' is not a problem line");
     if (r.status == RecordStatus::interrupted) caution("unfinished-row", "the run was interrupted");
     if (!was_timed(r)) return;
+    if (const std::string busy = busy_text(r); !busy.empty()) caution("busy-machine", busy);
     if (!line.extract) samples();
     density();
     if (readable) {

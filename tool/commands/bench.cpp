@@ -21,6 +21,7 @@
 #include "tool/machine.h"
 #include "tool/bench/axes.h"
 #include "tool/bench/estimate.h"
+#include "tool/record/busy.h"
 #include "tool/record/plot.h"
 #include "tool/record/provenance.h"
 #include "tool/bench/suites.h"
@@ -52,20 +53,24 @@ struct Asked {
 };
 
 std::atomic<bool> interrupted{false};
+std::atomic<int> interrupted_by{0};  // the signal
 
-// The first interrupt ends the run and keeps its records so far; a second one ends the process.
+// The first interrupt ends the run and keeps its records so far; a second one ends the process. A hang-up that the
+// caller ignores, as nohup does, stays ignored.
 struct Interrupts {
-  struct sigaction old_int{}, old_term{};
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction old[std::size(kSignals)]{};
   Interrupts() {
     struct sigaction action{};
-    action.sa_handler = [](int) { interrupted = true; };
+    action.sa_handler = [](int signal) { interrupted_by = signal, interrupted = true; };
     action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &old_int);
-    sigaction(SIGTERM, &action, &old_term);
+    for (size_t n = 0; n < std::size(kSignals); ++n) {
+      sigaction(kSignals[n], &action, &old[n]);
+      if (kSignals[n] == SIGHUP && old[n].sa_handler == SIG_IGN) sigaction(SIGHUP, &old[n], nullptr);
+    }
   }
   ~Interrupts() {
-    sigaction(SIGINT, &old_int, nullptr);
-    sigaction(SIGTERM, &old_term, nullptr);
+    for (size_t n = 0; n < std::size(kSignals); ++n) sigaction(kSignals[n], &old[n], nullptr);
   }
 };
 
@@ -338,6 +343,21 @@ void tell_queries(const std::vector<Record>& records) {
       fmt::print("{} | {}: {} queries/s\n", r.problem, r.subject, digits_text(p.batch / (r.median_ns * 1e-9)));
 }
 
+// On stderr, after the results: what they suffered from. Rows of an earlier run that was resumed count too.
+void tell_state(const std::vector<Record>& records) {
+  for (const std::string& line : {busy_summary(records), spread_summary(records)})
+    if (!line.empty()) fmt::print(stderr, "warning: {}\n", line);
+}
+
+// More threads than CPUs wait for each other, on the quietest machine.
+void tell_threads(const std::vector<Bench>& benches) {
+  int most = 0;
+  for (const Bench& b : benches) most = std::max(most, b.timer ? 0 : int(b.device.units));
+  if (const int cpus = this_cpu().units; most > cpus)
+    fmt::print(stderr, "warning: --threads: {} given, {} CPU{} available: threads will wait for each other\n", most, cpus,
+               cpus == 1 ? " is" : "s are");
+}
+
 void run(Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
   std::vector<BenchRow> rows;
@@ -386,7 +406,14 @@ void run(Asked& asked, Context& context) {
     b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.run = this_run, b.timer = gpu ? &timer : nullptr;
     b.timing.flush = [](void* f) { (*static_cast<CacheFlush*>(f))(); };
     b.timing.flush_context = flush.get();
+    b.timing.load_context = b.timer;
+    b.timing.load = [](void* of_gpu) {
+      LoadCounters c = read_load();
+      if (of_gpu) static_cast<DeviceTimer*>(of_gpu)->add_use(c);
+      return c;
+    };
   }
+  tell_threads(all);
   Tally tally;
   Sweep sweep{.rows = std::move(rows), .benches = std::move(all), .file = file.is_open() ? &file : nullptr};
   if (asked.resume) {
@@ -420,9 +447,11 @@ void run(Asked& asked, Context& context) {
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
     else if (asked.plot) fmt::print("nothing to plot: no problem was measured at two lengths\n");
   }
-  if (interrupted)
+  tell_state(records);
+  if (interrupted) {
     no(kFailed, Status::no("interrupted after ", records.size(), records.size() == 1 ? " record" : " records"));
-  else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
+    context.exit_code = kSignal + interrupted_by;
+  } else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
   else if (!tally.ok)
     no(kFailed, Status::no("nothing was measured: ", tally.rest().empty() ? "no row is left" : tally.rest()));
 }

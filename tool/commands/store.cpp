@@ -9,6 +9,7 @@
 #include "tool/commands/commands.h"
 #include "tool/json.h"
 #include "tool/bench/axes.h"
+#include "tool/record/busy.h"
 #include "tool/record/store.h"
 #include "tool/record/read.h"
 #include "tool/text.h"
@@ -72,10 +73,13 @@ std::string sparkline(const std::vector<const Record*>& series) {
 struct Step {
   Ratio ratio{};
   Speed speed = Speed::same;
+  std::vector<std::string> machine{};  // how the machine differs
 };
 Step step(const Record& before, const Record& after) {
   Step s{.ratio = median_ratio(before.samples_ns, after.samples_ns)};
   s.speed = verdict(s.ratio, 0.01, std::max(before.aa_spread, after.aa_spread));
+  const bool moved = !after.peer && (s.speed == Speed::faster || s.speed == Speed::slower);
+  s.machine = machine_changes({&before}, {&after}, moved);
   return s;
 }
 
@@ -85,10 +89,12 @@ Json as_json(const std::vector<const Record*>& series) {
   for (size_t n = 0; n < series.size(); ++n) {
     const Record& r = *series[n];
     Json point = {{"time", r.provenance.time}, {"commit", r.provenance.commit}, {"run", r.run},
-                  {"median_ns", r.median_ns}, {"low_ns", r.interval.low}, {"high_ns", r.interval.high}};
+                  {"median_ns", r.median_ns}, {"low_ns", r.interval.low}, {"high_ns", r.interval.high},
+                  {"binary", r.provenance.binary}, {"busy", busy_text(r)}};
     if (n) {
       const Step s = step(*series[n - 1], r);
       point["ratio_to_previous"] = s.ratio.value, point["verdict"] = name(s.speed);
+      point["machine_changes"] = s.machine;
     }
     points.push_back(std::move(point));
   }
@@ -116,7 +122,10 @@ void print(const std::vector<const Record*>& series) {
       fmt::print("  {} [{}, {}] {}", factor_text(s.ratio.value), digits_text(s.ratio.interval.low),
                  digits_text(s.ratio.interval.high), name(s.speed));
     }
+    if (const std::string busy = busy_text(r); !busy.empty()) fmt::print("  busy: {}", busy);
     fmt::print("\n");
+    if (n)
+      for (const std::string& what : step(*series[n - 1], r).machine) fmt::print("    {}\n", what);
   }
   if (series.size() > 1) {
     const Step whole = step(first, *series.back());

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <map>
 
+#include "tool/record/busy.h"
+
 namespace attune {
 namespace {
 
@@ -101,6 +103,17 @@ double within(const std::vector<Samples>& runs) {
   return sum;
 }
 
+// A busy machine explains a difference better than a change of the code does.
+void note_busy(ChangedRow& row, const Side& before, const Side& after) {
+  if (row.change == Change::same || !row.note.empty()) return;
+  for (const auto& [side, name] : {std::pair(&before, "before"), {&after, "after"}})
+    for (const Record* r : side->runs)
+      if (const std::string busy = busy_text(*r); !busy.empty()) {
+        row.note += join(row.note.empty() ? "" : "; ", "busy ", name, ": ", busy);
+        break;
+      }
+}
+
 ChangedRow row_of(const Record& first, bool machines, const Side& before, const Side& after,
                   const CompareSettings& settings) {
   ChangedRow row{.problem = line_text(first), .subject = first.subject, .setting = setting_of(first, machines)};
@@ -128,6 +141,7 @@ ChangedRow row_of(const Record& first, bool machines, const Side& before, const 
     if (!cycles_before.empty() && !cycles_after.empty())
       row.cycles = ratio_of_runs(views(cycles_before), views(cycles_after));
     row.change = judge(row.ratio, row.cycles, settings.margin, spread, row.note);
+    note_busy(row, before, after);
   }
   return row;
 }
@@ -245,15 +259,23 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
   sort_in(before, &Pair::before);
   sort_in(after, &Pair::after);
   Changes changes;
-  bool single = false;
+  bool single = false, moved = false;
+  std::vector<const Record*> sides[2];
   for (const std::string& key : order) {
     const Pair& p = pairs.at(key);
     const bool nothing = p.before.runs.empty() && p.after.runs.empty() && !p.after.broken;
     if (nothing) continue;
     changes.rows.push_back(row_of(*p.first, machines, p.before, p.after, settings));
+    const Change change = changes.rows.back().change;
+    moved = moved || (!p.first->peer && (change == Change::faster || change == Change::slower));
+    if (!p.before.runs.empty() && !p.after.runs.empty()) {  // of rows that only one side has nothing can be told
+      sides[0].insert(sides[0].end(), p.before.runs.begin(), p.before.runs.end());
+      sides[1].insert(sides[1].end(), p.after.runs.begin(), p.after.runs.end());
+    }
     single = single || (p.before.runs.size() == 1 && p.after.runs.size() == 1);
   }
-  changes.caveats = different(before, after);
+  changes.caveats = machine_changes(sides[0], sides[1], moved);
+  for (std::string& s : different(before, after)) changes.caveats.push_back(std::move(s));
   if (single)
     changes.caveats.push_back("one run per side: the intervals do not include differences between processes; alternate "
                               "five runs of each to include them");

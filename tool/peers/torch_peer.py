@@ -5,6 +5,7 @@
 import ctypes
 import json
 import os
+import signal
 import sys
 import warnings
 
@@ -81,16 +82,29 @@ def register(tool, name, way, version, missing):
     return peer
 
 
-def host(names, library, argv):
+# The ways to call peers, or why there are none: a run goes on without PyTorch, and its peers are rows that say so.
+def ways_or_reason():
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        return None, "%s cannot import torch (%s); pip install torch" % (sys.executable, str(error).split("\n")[0])
     import ways
+    return ways, ""
+
+
+def host(names, library, argv):
+    ways, reason = ways_or_reason()
     tool = ctypes.CDLL(library)
     peers = []  # kept until the end: C holds their addresses
     for name in names:
-        way, version, missing = None, "", ""
+        way, version, missing = None, "", reason
         try:
-            way, version = ways.find(name)
+            if ways:
+                way, version = ways.find(name)
         except Exception as error:
-            missing = "is not available: %s" % str(error).split("\n")[0]
+            missing = str(error).split("\n")[0]
+        if missing:
+            missing = "is not available: " + missing
         peers.append(register(tool, name, way, version, missing))
     words = (ctypes.c_char_p * (len(argv) + 1))(*[word.encode() for word in argv], None)
     code = tool.attune_tool_main(len(argv), words)
@@ -100,10 +114,9 @@ def host(names, library, argv):
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", message=".*NumPy.*")
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        sentence = "attune bench: --peer %s: %s cannot import torch (%s); pip install torch\n"
-        sys.stderr.write(sentence % (sys.argv[1], sys.executable, error))
-        sys.exit(3)
-    sys.exit(host(sys.argv[1].split(","), sys.argv[2], sys.argv[3:]))
+    code = host(sys.argv[1].split(","), sys.argv[2], sys.argv[3:])
+    sys.stdout.flush()
+    if code > 128:  # as main.cpp: a shell ends its loop only if the program was ended by the signal
+        signal.signal(code - 128, signal.SIG_DFL)
+        os.kill(os.getpid(), code - 128)
+    sys.exit(code)

@@ -43,6 +43,14 @@ struct Writer {
   template <class E>
   void operator()(const char* name, const Word<E>& word) const { j[name] = word.text(); }
 };
+// Writes only what is known, so that an absent field means unknown.
+struct KnownWriter {
+  json& j;
+  template <class T>
+  void operator()(const char* name, T value) const {
+    if (value >= 0) j[name] = value;
+  }
+};
 
 struct WrongField { std::string why; };
 
@@ -166,6 +174,12 @@ void parity_fields(C& c, const Each& each) {
   each("verdict", c.verdict), each("error", c.error), each("rows", c.rows), each("message", c.message);
   each("mistake", c.mistake);
 }
+template <class Each, class L>
+void load_fields(L& l, const Each& each) {
+  each("seconds", l.seconds), each("cpus", l.cpus), each("waited", l.waited), each("used", l.used);
+  each("others", l.others), each("steal", l.steal), each("average", l.average), each("runnable", l.runnable);
+  each("cpu_mhz", l.cpu_mhz), each("gpu_processes", l.gpu_processes), each("gpu_others", l.gpu_others);
+}
 template <class Each, class P>
 void provenance_fields(P& p, const Each& each) {
   each("time", p.time), each("commit", p.commit), each("dirty", p.dirty), each("version", p.version);
@@ -238,6 +252,7 @@ std::string to_json(const Record& r) {
     j["ratio"]["value"] = r.ratio.value;
     interval_fields(r.ratio.interval, Writer{j["ratio"]});
   }
+  if (json load = json::object(); load_fields(r.load, KnownWriter{load}), !load.empty()) j["load"] = std::move(load);
   provenance_fields(r.provenance, Writer{j["provenance"]});
   json& samples = j["samples_ns"] = json::array();
   for (const double s : r.samples_ns) samples.push_back(kept(s));
@@ -270,6 +285,7 @@ Status from_json(std::string_view line, Record& out) {
     parity_fields(r.parity, Reader{part(j, "parity")});
     Reader{part(j, "ratio")}("value", r.ratio.value);
     interval_fields(r.ratio.interval, Reader{part(j, "ratio")});
+    load_fields(r.load, Reader{part(j, "load")});
     provenance_fields(r.provenance, Reader{part(j, "provenance")});
     Reader{j}("samples_ns", r.samples_ns);
     Reader{j}("samples_mhz", r.samples_mhz);

@@ -8,13 +8,14 @@
 
 #include "core/status.h"
 #include "tool/record/word.h"
+#include "tool/timing/load.h"
 #include "tool/timing/statistics.h"
 
 namespace attune {
 
 // 2 added run, row_records, kernels, input_rms, tensor_bytes, scores_bytes, parity.mistake, provenance.clocks and the
 // status oom. Records of either version may lack peer, note and left_out, which from_json() then derives. 3 added
-// precision and the seal (planned_rows, closes, previous, seal; see seal.h). Older records are still read.
+// precision, load and the seal (planned_rows, closes, previous, seal; see seal.h). Older records are still read.
 inline constexpr int kRecordVersion = 3;
 
 // Where a number comes from. Never the name of the machine or of its user.
@@ -92,6 +93,7 @@ struct Record {
   double mhz = 0;                     // their median
   double watts = 0, celsius = 0;      // largest readings of NVML meanwhile; 0: none
   std::string slowed_by{};            // "power cap": why the clock was not higher, if NVML gave a reason
+  Load load{};                        // how busy the machine was; what is unknown is absent from the line
   int late_batches = 0;               // batches whose time may include launches: the host was slower than the gate
   double sustained_ns = 0, joules = 0, sustained_watts = 0;  // per call, back to back; 0 without --energy
 

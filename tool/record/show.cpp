@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 
 #include "core/status.h"
+#include "tool/record/busy.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -54,6 +56,9 @@ std::string remarks(const Record& r) {
   else if (r.status != RecordStatus::ok) add(r.status.text());
   if (r.parity.verdict == CheckVerdict::unchecked) add("unchecked");
   if (r.distribution == "zeros") add("inputs are zeros");
+  if (const std::string busy = busy_text(r); !busy.empty() && !r.samples_ns.empty()) add("busy: " + busy);
+  if (const std::optional<double> spread = r.aa_spread; r.verdict == "UNCLEAR" && spread > kSteadySpread)
+    add(fmt::format("A/A spread {:.1f} %", 100 * *spread));
   if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");
   if (r.modes > 1) add(fmt::format("{} modes", r.modes));
   if (r.ended_by == "time" && r.interval.confidence < 0.95)
@@ -77,7 +82,8 @@ std::string live_text(const Record& r) {
   std::string text = fmt::format("  {:<18} {:>18} {:>9} {:<10}", r.subject, time_text(r),
                                  r.gflops > 0 ? digits_text(r.gflops) : "-", r.gflops > 0 ? "GFLOP/s" : "");
   if (!r.baseline.empty()) text += fmt::format(" {} {}", factor_text(r.ratio.value), r.verdict);
-  if (r.status != RecordStatus::ok) text += fmt::format(" {}: {}", r.status.text(), r.message);
+  if (r.status != RecordStatus::ok)
+    text += fmt::format(" {}{}{}", r.status.text(), r.message.empty() ? "" : ": ", r.message);
   text.erase(text.find_last_not_of(' ') + 1);
   return text;
 }

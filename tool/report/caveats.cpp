@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
+#include "tool/record/busy.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -69,6 +71,11 @@ Table provenance_of(const std::vector<Record>& records) {
 
 std::vector<std::string> caveats_of(const std::vector<Record>& records) {
   std::vector<std::string> all;
+  for (std::string told : {busy_summary(records), spread_summary(records)}) {
+    if (told.empty()) continue;
+    told[0] = char(std::toupper(told[0]));
+    all.push_back(told + ".");
+  }
   const auto say = [&](const Found& f, std::string_view what) {
     if (f.count) all.push_back(fmt::format("{} {} (first: {}).", rows(f.count), what, f.example));
   };

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tool/compare/changes.h"
+#include "tool/record/busy.h"
 #include "tool/report/rows.h"
 #include "tool/text.h"
 
@@ -173,6 +174,9 @@ Section every_row_section(const Measurements& rows) {
   const bool sparse = std::any_of(rows.all.begin(), rows.all.end(),
                                   [](const Measurement& row) { return row.record->shown_blocks > 0; });
   if (sparse) t.head.push_back("density");
+  const bool busy = std::any_of(rows.all.begin(), rows.all.end(),
+                                [](const Measurement& row) { return row.ok() && !busy_text(*row.record).empty(); });
+  if (busy) t.head.push_back("busy");
   for (const Measurement& row : rows.all) {
     const Record& r = *row.record;
     std::vector<TableCell> cells = {{row.length ? name(row.problem.pass) : ""},
@@ -195,6 +199,7 @@ Section every_row_section(const Measurements& rows) {
     cells.push_back({r.parity.verdict.text(), NAN, wrong ? Tone::bad : Tone::weak});
     if (sparse)
       cells.push_back(r.shown_blocks > 0 ? number_cell(r.density, digits_text(r.density)) : empty_cell());
+    if (busy) cells.push_back({row.ok() ? busy_text(r) : "", NAN, Tone::bad});
     t.rows.push_back(std::move(cells));
   }
   if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});

@@ -25,12 +25,13 @@ std::string to_csv(const std::vector<Record>& records) {
       "status,message,samples,median_ns,low_ns,high_ns,flops,bytes,gflops,gbs,ceiling_gflops,copy_gbs,workspace_bytes,"
       "taken_bytes,"
       "mhz,watts,celsius,slowed_by,baseline,times_as_fast,times_low,times_high,verdict,parity,parity_error,aa_spread,"
-      "commit,dirty,pattern,density,active_blocks,shown_blocks\r\n";
+      "commit,dirty,pattern,density,active_blocks,shown_blocks,waited,others,steal,cpu_mhz,gpu_others\r\n";
   for (const Record& r : records) {
     Problem p;
     const bool known = parse(r.problem, p).ok();
     const auto number = [&](double v) { return known ? fmt::format("{}", v) : std::string(); };
     const auto blocks = [&](double v) { return r.shown_blocks ? fmt::format("{}", v) : std::string(); };
+    const auto known_number = [](double v) { return v < 0 ? std::string() : fmt::format("{}", v); };
     const bool compared = !r.baseline.empty();
     const auto ratio = [&](double v) { return compared ? fmt::format("{}", v) : std::string(); };
     const std::vector<std::string> fields = {
@@ -41,12 +42,13 @@ std::string to_csv(const std::vector<Record>& records) {
         fmt::format("{}", r.median_ns), fmt::format("{}", r.interval.low), fmt::format("{}", r.interval.high),
         fmt::format("{}", r.flops), fmt::format("{}", r.bytes), fmt::format("{}", r.gflops), fmt::format("{}", r.gbs),
         fmt::format("{}", r.ceiling_gflops), fmt::format("{}", r.copy_gbs), fmt::format("{}", r.workspace_bytes),
-        r.taken_bytes < 0 ? "" : fmt::format("{}", r.taken_bytes),
+        known_number(r.taken_bytes),
         fmt::format("{}", r.mhz), fmt::format("{}", r.watts), fmt::format("{}", r.celsius), r.slowed_by, r.baseline,
         ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), r.verdict,
         r.parity.verdict.text(), fmt::format("{}", r.parity.error), fmt::format("{}", r.aa_spread), r.provenance.commit,
         r.provenance.dirty ? "yes" : "no", r.pattern, blocks(r.density), blocks(double(r.active_blocks)),
-        blocks(double(r.shown_blocks))};
+        blocks(double(r.shown_blocks)), known_number(r.load.waited), known_number(r.load.others),
+        known_number(r.load.steal), known_number(r.load.cpu_mhz), known_number(r.load.gpu_others)};
     for (size_t n = 0; n < fields.size(); ++n) csv += (n ? "," : "") + field(fields[n]);
     csv += "\r\n";
   }

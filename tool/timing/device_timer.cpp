@@ -50,6 +50,7 @@ Status DeviceTimer::open(int index) {
   if (Status s = ticks_.open(index); !s.ok()) return s;
   if (Status s = flush_.allocate(index, flush_bytes(facts_.l2_bytes)); !s.ok()) return s;
   no_nvml_ = nvml_.open(facts_.pci);
+  use_.open(facts_.pci);
   stopwatch_ = {.context = this, .take = [](void* c, const Subject& s, int calls, Batch& batch) {
                   return static_cast<DeviceTimer*>(c)->take(s, calls, batch);
                 }};

@@ -9,6 +9,7 @@
 #include "machine/cuda/nvml.h"
 #include "machine/cuda/runtime.h"
 #include "tool/timing/engine.h"
+#include "tool/timing/gpu_use.h"
 
 namespace attune {
 
@@ -46,6 +47,7 @@ class DeviceTimer {
   void* stream() const { return stream_.get(); }
   const cuda::Facts& facts() const { return facts_; }
   const cuda::Nvml& nvml() const { return nvml_; }
+  void add_use(LoadCounters& to) { use_.read(to); }  // by other processes
   const Status& no_nvml() const { return no_nvml_; }  // why NVML is missing; good if it is available
 
   // Sets the mode for the next subjects and forgets graphs and readings. `graph_calls` is the number per replay.
@@ -68,6 +70,7 @@ class DeviceTimer {
   cuda::Memory flush_{};
   cuda::Nvml nvml_{};
   Status no_nvml_{};
+  GpuUse use_{};
   Stopwatch stopwatch_{};
   std::map<const void*, cuda::Graph> graphs_{};  // by subject context
   std::map<const void*, Readings> readings_{};

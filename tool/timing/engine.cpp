@@ -172,6 +172,7 @@ std::vector<Timing> measure(std::span<const Subject> subjects, const TimingSetti
   std::vector<Timing> timings(subjects.size());
   std::vector<State> states;
   for (size_t n = 0; n < subjects.size(); ++n) states.push_back({subjects[n], timings[n]});
+  const LoadCounters before = set.load ? set.load(set.load_context) : LoadCounters{};
   for (State& s : states)
     if (!engine.stopped()) engine.warm_up(s);
 
@@ -195,8 +196,11 @@ std::vector<Timing> measure(std::span<const Subject> subjects, const TimingSetti
     }
     if (set.progress) set.progress(set.progress_context, least);
   }
-  for (Timing& t : timings)
+  const Load load = set.load ? load_between(before, set.load(set.load_context)) : Load{};
+  for (Timing& t : timings) {
     if (engine.stopped() && t.ended_by.empty()) t.ended_by = "interrupt";
+    t.load = load;
+  }
   return timings;
 }
 
@@ -204,13 +208,13 @@ double floor_ns(const TimingSettings& given, const Clock& clock, const Subject* 
   const Subject nothing{.name = "nothing", .run = [](void*) { return true; }};
   TimingSettings set = given;
   if (!set.stopwatch) set.cold = false;  // on a device the empty kernel waits for the flush, like all others
-  set.max_seconds = 0.3, set.warm_up_seconds = 0.01, set.progress = nullptr;
+  set.max_seconds = 0.3, set.warm_up_seconds = 0.01, set.progress = nullptr, set.load = nullptr;
   set.rest_seconds = set.heat_seconds = 0;
   return median(measure(std::span(empty ? empty : &nothing, 1), set, clock)[0].samples);
 }
 
 Ratio against_itself(const Subject& subject, TimingSettings set, const Clock& clock) {
-  set.progress = nullptr;
+  set.progress = nullptr, set.load = nullptr;
   const Subject both[] = {subject, subject};
   const std::vector<Timing> t = measure(both, set, clock);
   return median_ratio(t[0].samples, t[1].samples);

@@ -8,6 +8,7 @@
 
 #include "core/status.h"
 #include "tool/timing/clock.h"
+#include "tool/timing/load.h"
 #include "tool/timing/statistics.h"
 
 namespace attune {
@@ -51,6 +52,8 @@ struct TimingSettings {
   void (*flush)(void* context) = nullptr;
   void* flush_context = nullptr;
   const Stopwatch* stopwatch = nullptr;  // clock of a device; null: the host's clock
+  LoadCounters (*load)(void* context) = nullptr;  // reads how busy the machine is, before and after everything else
+  void* load_context = nullptr;
   uint64_t seed = 1;           // seed of the order
   const std::atomic<bool>* stop = nullptr;  // when set, end with the samples so far
   void (*progress)(void* context, double share) = nullptr;  // share of the time or of the precision, the larger one
@@ -67,6 +70,7 @@ struct Timing {
   double warm_up_s = 0;
   int warm_up_calls = 0;
   bool asynchronous = false;     // `run` returned before the work was done; the time includes the wait
+  Load load{};                   // of the machine meanwhile; subjects take turns, so all have the same
 };
 
 std::vector<Timing> measure(std::span<const Subject>, const TimingSettings&, const Clock&);

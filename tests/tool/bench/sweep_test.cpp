@@ -307,7 +307,7 @@ TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
   Background bench({"bench", quick, slow, "--precision", "1e-9", "--max-seconds", "600", "--out", path});
   ASSERT_TRUE(comes([&] { return seen().size() == 1; })) << bench.says();
   usleep(500'000);
-  EXPECT_EQ(bench.ends(SIGINT), 1) << bench.says();
+  EXPECT_EQ(bench.ends(SIGINT), 128 + SIGINT) << bench.says();
   EXPECT_TRUE(has(bench.says(), "attune bench: interrupted after ")) << bench.says();
   EXPECT_TRUE(has(bench.says(), quick)) << "the table: " << bench.says();
   ASSERT_GE(seen().size(), 1u);
@@ -323,6 +323,26 @@ TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
   EXPECT_FALSE(has(resumed.out, "unfinished-run")) << resumed.out;
   EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;
   EXPECT_EQ(table_of(seen()), (std::vector<std::string>{quick + " | cpu_forward | ok", slow + " | cpu_forward | ok"}));
+}
+
+TEST(Sweep, the_command_keeps_the_row_in_flight_at_every_signal_that_ends_it) {
+  const std::string slow = "forward f32 b2 h8 q1024 k1024 d64 full";
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string path = temporary(join("signal", signal, ".jsonl"));
+    Background bench({"bench", slow, "--precision", "1e-9", "--max-seconds", "600", "--timing", "warm,cold", "--out",
+                      path});
+    usleep(1'500'000);
+    // The signal itself ends the process at last: a shell ends its loop then, and not at an exit code.
+    int status = 0;
+    kill(bench.id(), signal), waitpid(bench.id(), &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << signal << ": " << status << bench.says();
+    bench.forget();
+    EXPECT_TRUE(has(bench.says(), "attune bench: interrupted after ")) << bench.says();
+    EXPECT_FALSE(has(bench.says(), "interrupted:")) << bench.says();
+    std::vector<Record> records;
+    ASSERT_EQ(read_records(path, records).message, "");
+    for (const Record& r : records) EXPECT_EQ(r.status, RecordStatus::interrupted);
+  }
 }
 
 TEST(Sweep, lengths_are_those_of_the_rows_with_ragged_keys) {

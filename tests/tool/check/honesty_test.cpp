@@ -252,6 +252,7 @@ const std::vector<Forgery>& doubts() {
       {"unfinished-row", false, [](auto& r) { r.erase(r.begin() + 1); }},
       // Ctrl-C, with other subjects done
       {"unfinished-row", false, [](auto& r) { r[0].status = RecordStatus::interrupted, r[0].ended_by = "interrupt"; }},
+      {"busy-machine", false, [](auto& r) { r[2].load = {.seconds = 2, .cpus = 2, .waited = 0.4, .others = 0.48}; }},
       {"unknown-source", false, [](auto& r) { for (Record& x : r) x.provenance.commit = "unknown"; }},
       {"dirty-source", false, [](auto& r) { for (Record& x : r) x.provenance.dirty = true; }},
   };

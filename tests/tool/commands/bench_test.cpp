@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "machine/host.h"
+#include "tests/tool/burners.h"
 #include "tests/tool/spawn.h"
 #include "tool/bench/estimate.h"
 #include "tool/bench/suites.h"
@@ -42,6 +44,55 @@ TEST(Bench, rested_and_hot_are_two_rows_of_one_run) {
   const auto hot = records({"--hot", "3"});
   ASSERT_EQ(hot.size(), 1u);
   EXPECT_EQ(hot[0]["heat_s"], 3e-3);
+}
+
+TEST(Bench, more_threads_than_cpus_get_one_line) {
+  const int cpus = this_cpu().units;
+  const std::string given = std::to_string(cpus + 7);
+  const Ran many = attune_says({"bench", kLine, "--max-seconds", "0.02", "--threads", "1," + given});
+  EXPECT_EQ(many.code, 0) << many.err;
+  EXPECT_TRUE(has(many.err, "warning: --threads: " + given + " given, " + std::to_string(cpus) + " CPU")) << many.err;
+  const Ran enough = attune_says({"bench", kLine, "--max-seconds", "0.02", "--threads", std::to_string(cpus)});
+  EXPECT_FALSE(has(enough.err, "--threads")) << enough.err;
+}
+
+TEST(Bench, a_busy_machine_is_in_the_records_and_in_one_line) {
+  if (!Burners::can_be_seen()) GTEST_SKIP() << "this system hides its counters";
+  const Burners burners;
+  const Ran r = attune_says({"bench", "forward f32 b1 h2 q256 k256 d64 causal", "--json", "--max-seconds", "1"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.err, "warning: busy machine: 1 of 1 records was measured while other processes took ")) << r.err;
+  EXPECT_TRUE(has(r.err, "busy: other processes took ")) << "the row: " << r.err;
+  const json load = json::parse(r.out)["load"];
+  EXPECT_GE(load["others"], 0.1) << load;
+  EXPECT_GE(load["waited"], 0.05) << load;
+  EXPECT_GE(load["cpus"], 1) << load;
+}
+
+TEST(Bench, a_missing_peer_is_a_row_and_the_run_goes_on) {
+  std::filesystem::create_directories(temporary("no_torch"));
+  std::ofstream(temporary("no_torch/torch.py")) << "raise ImportError('it is hidden')\n";
+  const Ran r = attune_says({"bench", kLine, "--json", "--max-seconds", "0.02", "--peer", "torch"},
+                            {"PYTHONPATH=" + temporary("no_torch")});
+  EXPECT_EQ(r.code, 0) << r.err;
+  std::vector<json> all;
+  std::istringstream lines(r.out);
+  for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
+  ASSERT_EQ(all.size(), 3u) << r.out;
+  int missing = 0, measured = 0;
+  for (const json& record : all) {
+    const std::string subject = record["subject"], message = record["message"];
+    if (subject.starts_with("torch:")) {
+      ++missing;
+      EXPECT_EQ(record["status"], "unsupported");
+      EXPECT_TRUE(has(message, subject + ": is not available: ")) << message;
+      EXPECT_TRUE(has(message, " cannot import torch (it is hidden); pip install torch")) << message;
+    } else {
+      measured += record["status"] == "ok";
+    }
+  }
+  EXPECT_EQ(missing, 2);
+  EXPECT_EQ(measured, 1);
 }
 
 TEST(Bench, a_dry_run_marks_what_does_not_fit) {

@@ -231,6 +231,46 @@ TEST(Compare, sets_of_two_machines_say_so) {
   EXPECT_EQ(compare({before}, {after}, {}).caveats.at(0), "the card differs: GPU-1 before, GPU-2 after");
 }
 
+TEST(Compare, one_program_that_became_slower_ran_on_a_machine_that_changed) {
+  Record before = steady(1000), after = steady(1200);
+  before.provenance.binary = after.provenance.binary = "0123456789abcdef";
+  const auto told = [&](const char* what) {
+    std::string all;
+    for (const std::string& s : compare({before}, {after}, {}).caveats) all += s + "\n";
+    return has(all, what);
+  };
+  constexpr const char* kSame =
+      "the machine changed, not the code: both sides are the same program (binary 0123456789abcdef)\n";
+  EXPECT_TRUE(told(kSame));
+  EXPECT_EQ(only({before}, {after}), Change::slower);  // it is slower
+  after.provenance.binary = "fedcba9876543210";
+  EXPECT_FALSE(told("the machine changed"));
+  before.provenance.binary = after.provenance.binary = "";
+  EXPECT_FALSE(told("the machine changed")) << "an unknown program is not the same one";
+  before.provenance.binary = after.provenance.binary = "0123456789abcdef";
+  before.peer = after.peer = true;  // of another library's code the hash tells nothing
+  EXPECT_FALSE(told("the machine changed"));
+  before.peer = after.peer = false, after = steady(1000), after.provenance.binary = "0123456789abcdef";
+  EXPECT_FALSE(told("the machine changed")) << "nothing changed";
+}
+
+TEST(Compare, a_machine_that_was_busy_or_clocked_otherwise_is_named) {
+  Record before = steady(1000), after = steady(1200);
+  before.threads = after.threads = 2, before.ceiling = after.ceiling = "fmla";
+  before.ceiling_gflops = 38, after.ceiling_gflops = 36;
+  before.load = after.load = {.seconds = 2, .cpus = 2, .waited = 0.001, .others = 0.01, .cpu_mhz = 2500};
+  EXPECT_EQ(compare({before}, {after}, {}).rows.at(0).note, "");
+  after.load.waited = 0.4, after.load.others = 0.48, after.load.cpu_mhz = 2100, after.ceiling_gflops = 19;
+  const Changes c = compare({before}, {after}, {});
+  constexpr const char* kBusy = "other processes took 48 % of 2 CPUs, threads waited for a CPU 40 % of the time";
+  EXPECT_EQ(c.rows.at(0).note, join("busy after: ", kBusy));
+  ASSERT_GE(c.caveats.size(), 3u);
+  EXPECT_EQ(c.caveats[0], join("the machine was busy after: in 1 of 1 records ", kBusy));
+  EXPECT_EQ(c.caveats[1], "the machine changed: its CPU clock was 2500 MHz before and 2100 MHz after");
+  EXPECT_EQ(c.caveats[2],
+            "the machine changed: its measured ceiling (fmla, 2 threads) was 38.0 GFLOP/s before and 19.0 after");
+}
+
 TEST(Compare, what_counts_as_a_regression_follows_the_settings) {
   const Changes c = compare({steady(1000), steady(1000, 1024), steady(1000, 2048)},
                             {steady(1100), steady(1010, 1024)}, {});

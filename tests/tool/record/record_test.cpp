@@ -38,6 +38,8 @@ Record example() {
   r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_ecc = 1, r.provenance.gpu_mig = 0;
   r.provenance.gpu_pcie = "generation 5, 16 lanes", r.provenance.binary = "0123456789abcdef";
   r.precision = 0.02, r.planned_rows = 7, r.closes = true, r.previous = "a seal";
+  r.load = {.seconds = 1.5, .cpus = 2, .waited = 0.25, .used = 0.5, .others = 0.375, .steal = 0, .average = 3.5,
+            .runnable = 4, .cpu_mhz = 2500.5, .gpu_processes = 0, .gpu_others = 0.125};
   derive(r);
   return r;
 }
@@ -105,6 +107,26 @@ TEST(Record, a_word_of_another_version_is_kept) {
   EXPECT_EQ(again.parity.verdict.text(), "MAYBE");
   for (const RecordStatus s : {RecordStatus::ok, RecordStatus::oom, RecordStatus::refused})
     EXPECT_EQ(Word<RecordStatus>(name(s)), s);
+}
+
+TEST(Record, what_is_unknown_of_the_load_is_absent_and_never_0) {
+  Record again;
+  ASSERT_EQ(from_json(to_json(example()), again).message, "");
+  EXPECT_EQ(again.load.waited, 0.25);
+  EXPECT_EQ(again.load.steal, 0);  // known
+  EXPECT_EQ(again.load.gpu_others, 0.125);
+  Record r = example();
+  r.load = {.seconds = 2, .cpus = 3};
+  const std::string line = to_json(r);
+  EXPECT_TRUE(has(line, "\"load\":{\"seconds\":2.0,\"cpus\":3}")) << line;
+  ASSERT_EQ(from_json(line, again).message, "");
+  EXPECT_LT(again.load.waited, 0);
+  EXPECT_LT(again.load.runnable, 0);
+  r.load = {};
+  EXPECT_FALSE(has(to_json(r), "\"load\"")) << to_json(r);
+  ASSERT_EQ(from_json(R"({"attune_record":2})", again).message, "");  // written before there was a load
+  EXPECT_LT(again.load.others, 0);
+  EXPECT_LT(again.load.cpus, 0);
 }
 
 // Written before the fields peer, note and left_out existed.

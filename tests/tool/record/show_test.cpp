@@ -45,6 +45,25 @@ TEST(Show, says_what_a_gpu_was_like) {
   EXPECT_TRUE(has(row_text(r), "near the floor of a call")) << row_text(r);
 }
 
+TEST(Show, a_row_of_a_busy_machine_says_so) {
+  Record r = row();
+  r.threads = 2, r.load = {.seconds = 2, .cpus = 2, .waited = 0.4, .others = 0.48};
+  EXPECT_TRUE(has(row_text(r), "busy: other processes took 48 % of 2 CPUs, threads waited for a CPU 40 % of the time"))
+      << row_text(r);
+  r.load.waited = r.load.others = 0.01;
+  EXPECT_FALSE(has(row_text(r), "busy")) << row_text(r);
+}
+
+TEST(Show, an_unclear_row_names_the_spread_that_makes_it_so) {
+  Record r = row();
+  r.baseline = "cpu_standard", r.verdict = "UNCLEAR", r.aa_spread = 4.05;
+  EXPECT_TRUE(has(row_text(r), "A/A spread 405.0 %")) << row_text(r);
+  r.aa_spread = 0.05;
+  EXPECT_FALSE(has(row_text(r), "A/A spread")) << row_text(r);
+  r.aa_spread = 4.05, r.verdict = "FASTER";
+  EXPECT_FALSE(has(row_text(r), "A/A spread")) << row_text(r);
+}
+
 TEST(Show, rested_and_hot_rows_are_told_apart) {
   Record rested = row(), hot = row();
   rested.rest_s = 0.15, hot.heat_s = 0.04;

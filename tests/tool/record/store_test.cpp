@@ -158,6 +158,26 @@ TEST_F(StoreTest, history_tells_series_apart_and_finds_the_line_that_bench_takes
   EXPECT_EQ(untimed.err, "attune history: none of 1 matching records has a time; --records prints them\n");
 }
 
+TEST_F(StoreTest, history_tells_a_changed_machine_from_changed_code) {
+  std::vector<Record> all = {at("2026-01-01T00:00:00Z", 1000), at("2026-01-02T00:00:00Z", 6000),
+                             at("2026-01-03T00:00:00Z", 1000)};
+  for (Record& r : all) r.provenance.binary = "0123456789abcdef", r.load = {.seconds = 1, .cpus = 2, .others = 0.01};
+  all[1].load.others = 0.48, all[2].provenance.binary = "another";
+  size_t added = 0;
+  ASSERT_EQ(db.add(all, added).message, "");
+  const Ran shown = attune_says({"history", "--db", path});
+  constexpr const char* kChanged = "    the machine changed, not the code: both sides are the same program";
+  EXPECT_TRUE(has(shown.out, "SLOWER  busy: other processes took 48 % of 2 CPUs\n")) << shown.out;
+  EXPECT_TRUE(has(shown.out, kChanged)) << shown.out;
+  EXPECT_EQ(shown.out.find(kChanged), shown.out.rfind(kChanged)) << "the last step is of another program";
+  EXPECT_TRUE(has(shown.out, "    the machine was busy before: in 1 of 1 records ")) << shown.out;
+  const json points = json::parse(attune_says({"history", "--db", path, "--json"}).out)[0]["points"];
+  EXPECT_EQ(points[0]["busy"], "");
+  EXPECT_EQ(points[1]["busy"], "other processes took 48 % of 2 CPUs");
+  EXPECT_EQ(points[1]["machine_changes"].size(), 2u);
+  EXPECT_EQ(points[2]["binary"], "another");
+}
+
 TEST_F(StoreTest, a_name_with_a_byte_that_is_no_text_is_still_one_document) {
   const std::string file = temporary("byte.jsonl"), store = temporary("byte\xff.db");
   std::ofstream(file) << to_json(three()[0]) << "\n";

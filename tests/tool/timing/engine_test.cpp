@@ -191,6 +191,32 @@ TEST(Measure, a_call_that_only_enqueues_is_seen_and_waited_for) {
   EXPECT_NEAR(median(t.samples), 1.001e6, 1e4);
 }
 
+TEST(Measure, reads_the_load_before_and_after_everything_else) {
+  struct Machine { World& world; int readings = 0; };
+  World w;
+  Work work{w};
+  Machine machine{w};
+  TimingSettings set = quick();
+  set.load_context = &machine;
+  set.load = [](void* m) {
+    auto& [world, readings] = *static_cast<Machine*>(m);
+    ++readings;
+    const double now = double(world.now);
+    return LoadCounters{.at_ns = now, .own_ns = now, .cpus = 2, .busy_ns = 1.5 * now, .stolen_ns = 0, .all_ns = 2 * now};
+  };
+  const Subject both[] = {work.subject("one"), work.subject("other")};
+  const auto t = measure(both, set, w.clock());
+  EXPECT_EQ(machine.readings, 2);
+  for (const Timing& one : t) {
+    EXPECT_NEAR(one.load.seconds, 1e-9 * double(w.now), 1e-3);
+    EXPECT_EQ(one.load.used, 0.5);
+    EXPECT_EQ(one.load.others, 0.25);
+  }
+  floor_ns(set, w.clock()), against_itself(both[0], set, w.clock());
+  EXPECT_EQ(machine.readings, 2) << "neither is a row";
+  EXPECT_LT(one(both[0], quick(), w).load.others, 0) << "not asked for";
+}
+
 // A fake device: it enqueues its work and records exactly how long each call took.
 struct Device {
   World& world;
