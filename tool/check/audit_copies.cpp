@@ -1,7 +1,6 @@
-// Samples that were taken over from another record: all of them, most of them, or all of them scaled, shifted or
-// nudged. Two honest records may share values, because clocks have ticks: a GPU's events are multiples of 32 ns. So a
-// likeness counts only if chance would produce it in less than one of ten million pairs.
-#include <map>
+// Samples that were taken over from another record: all or most of them from three on, all scaled or shifted from
+// six on, all nudged from ten on. Two honest records may share values, because clocks have ticks: a GPU's events are
+// multiples of 32 ns. So a likeness counts only if chance would produce it in less than one of ten million pairs.
 #include <numeric>
 
 #include "tool/check/parts.h"
@@ -18,14 +17,24 @@ constexpr size_t kNear = 16;
 struct Samples {
   const Line* line = nullptr;
   std::vector<double> sorted{};
+  std::vector<size_t> order{};         // where the smallest stands, then the next
   double gap = 0;                      // least difference of two samples of a call, times the calls
   double range() const { return sorted.back() - sorted.front(); }
+  // Of a sample, in units of the middle half of all, from its middle.
+  double position(double ns) const {
+    const size_t n = sorted.size();
+    const double low = sorted[n / 4], high = sorted[n - 1 - n / 4];
+    return high > low ? (ns - (low + high) / 2) / (high - low) : 0;
+  }
   const std::vector<double>& all() const { return line->record.samples_ns; }
 };
 
 Samples samples_of(const Line& l) {
   Samples s{.line = &l, .sorted = l.record.samples_ns, .gap = INFINITY};
   std::sort(s.sorted.begin(), s.sorted.end());
+  s.order.resize(s.sorted.size());
+  std::iota(s.order.begin(), s.order.end(), size_t(0));
+  std::stable_sort(s.order.begin(), s.order.end(), [&](size_t m, size_t n) { return s.all()[m] < s.all()[n]; });
   for (size_t n = 1; n < s.sorted.size(); ++n)
     if (const double d = s.sorted[n] - s.sorted[n - 1]; d > 0) s.gap = std::min(s.gap, d * l.record.calls);
   return s;
@@ -71,45 +80,49 @@ struct Comparison {
     return by_chance < k && k * std::log10(k / (by_chance * std::exp(1.0))) >= kChance;
   }
 
-  // Whether one is the other times a factor plus an offset, but for a nudge. Severe outliers do not count: a slow first
-  // sample in both would hide that the others differ.
-  bool are_alike() const {
-    const std::vector<double>&x = a.all(), &y = b.all();
-    if (x.size() != y.size() || x.size() < 4) return false;
-    const auto fences = [](const std::vector<double>& s) {
-      const double q1 = quantile(s, 0.25), q3 = quantile(s, 0.75);
-      return std::pair(q1 - 3 * (q3 - q1), q3 + 3 * (q3 - q1));
-    };
-    if (std::abs(position(x, a) - position(y, b)) > 0.5) return false;  // most pairs end here
-    steps += 4 * double(x.size());
-    const auto [x_low, x_high] = fences(a.sorted);
-    const auto [y_low, y_high] = fences(b.sorted);
-    double n = 0, sx = 0, sy = 0;
-    const auto is_in = [&](size_t i) {
-      return x[i] >= x_low && x[i] <= x_high && y[i] >= y_low && y[i] <= y_high;
-    };
-    for (size_t i = 0; i < x.size(); ++i)
-      if (is_in(i)) n += 1, sx += x[i], sy += y[i];
-    if (n < 4 || 2 * n < double(x.size())) return false;
-    double xx = 0, yy = 0, xy = 0;
-    for (size_t i = 0; i < x.size(); ++i)
-      if (is_in(i)) {
-        const double dx = x[i] - sx / n, dy = y[i] - sy / n;
-        xx += dx * dx, yy += dy * dy, xy += dx * dy;
-      }
-    if (!(xx > 0 && yy > 0) || xy <= 0) return false;
-    const double apart = std::max(0.0, 1 - xy * xy / (xx * yy));
-    if (apart > kNudge) return false;
-    // For n independent values, 1 - r^2 is below e with a probability of about e^((n - 2) / 2).
-    if (levels() >= kContinuous) return -std::log10(std::max(apart, 1e-12)) * (n - 2) / 2 >= kChance;
-    return std::min(orders(a.sorted), orders(b.sorted)) >= kChance;
+  // Whether one is the other times a factor plus an offset, to the last digit: the gaps between samples, in order of
+  // size, have one ratio. One gap gives the ratio, and another one may be of a slow sample that all subjects have.
+  bool are_scaled() const {
+    if (a.order.size() < 6 || a.order != b.order || !(a.range() > 0)) return false;
+    const double factor = b.range() / a.range();
+    std::vector<double> clear;
+    steps += double(a.order.size());
+    for (size_t n = 1; n < a.sorted.size(); ++n) {
+      const double here = factor * (a.sorted[n] - a.sorted[n - 1]), there = b.sorted[n] - b.sorted[n - 1];
+      if (std::abs(here - there) > 0.11 * (1 + factor)) return false;
+      clear.push_back(std::log10(std::max(1.0, there / (std::max(tick, 0.1) * (1 + factor)))));
+    }
+    std::sort(clear.begin(), clear.end());
+    clear.resize(clear.size() - 2);
+    const double same_order = std::lgamma(double(a.order.size()) - 1) / std::log(10.0);
+    return std::accumulate(clear.begin(), clear.end(), same_order) >= kChance;
   }
 
-  // Where the first sample lies in the range of the middle half.
-  static double position(const std::vector<double>& all, const Samples& s) {
-    const size_t n = s.sorted.size();
-    const double low = s.sorted[n / 4], high = s.sorted[n - 1 - n / 4];
-    return high > low ? std::clamp((all[0] - low) / (high - low), -3.0, 4.0) : 0;
+  static double near_middle(double position) { return std::clamp(position, -4.0, 4.0); }
+
+  // The same up to a nudge of every sample. Only the 70 % that lie nearest to the medians of both count.
+  bool are_nudged() const {
+    const std::vector<double>&x = a.all(), &y = b.all();
+    if (x.size() != y.size() || x.size() < 10) return false;
+    for (const size_t n : {size_t(0), x.size() / 2, x.size() - 1})
+      if (std::abs(near_middle(a.position(x[n])) - near_middle(b.position(y[n]))) > 0.5) return false;  // most pairs
+    steps += 20 * double(x.size());
+    std::vector<std::pair<double, size_t>> far(x.size());
+    for (size_t n = 0; n < x.size(); ++n)
+      far[n] = {std::max(std::abs(a.position(x[n])), std::abs(b.position(y[n]))), n};
+    const size_t kept = x.size() * 7 / 10;
+    std::nth_element(far.begin(), far.begin() + long(kept), far.end());
+    std::vector<double> xs, ys;
+    for (size_t n = 0; n < kept; ++n) xs.push_back(x[far[n].second]), ys.push_back(y[far[n].second]);
+    const double mx = std::accumulate(xs.begin(), xs.end(), 0.0) / double(kept);
+    const double my = std::accumulate(ys.begin(), ys.end(), 0.0) / double(kept);
+    double xx = 0, yy = 0, xy = 0;
+    for (size_t n = 0; n < kept; ++n)
+      xx += (xs[n] - mx) * (xs[n] - mx), yy += (ys[n] - my) * (ys[n] - my), xy += (xs[n] - mx) * (ys[n] - my);
+    if (!(xx > 0 && yy > 0) || xy <= 0 || 1 - xy * xy / (xx * yy) > kNudge) return false;
+    std::sort(xs.begin(), xs.end()), std::sort(ys.begin(), ys.end());
+    const double levels = std::min(xs.back() - xs.front(), ys.back() - ys.front()) / tick;
+    return levels >= kContinuous || std::min(orders(xs), orders(ys)) >= kChance;
   }
 };
 
@@ -135,10 +148,11 @@ void audit_copies(std::span<const Line> lines, std::vector<Finding>& found) {
     steps += double(n - first);
     for (size_t m = first; m < n; ++m) {
       const Comparison pair{all[m], all[n], tick[is_gpu(r)] / std::max(r.calls, all[m].line->record.calls), steps};
-      const char* const what = pair.are_same()    ? "the samples are those of line "
-                               : pair.is_most()   ? "most of the samples are those of line "
-                               : pair.are_alike() ? "scaled or shifted, the samples are those of line "
-                                                  : nullptr;
+      const char* const what = pair.are_same()     ? "the samples are those of line "
+                               : pair.is_most()    ? "most of the samples are those of line "
+                               : pair.are_scaled() ? "scaled or shifted, the samples are those of line "
+                               : pair.are_nudged() ? "but for a nudge, the samples are those of line "
+                                                   : nullptr;
       if (!what) continue;
       a.wrong("copied-samples", what, all[m].line->number);
       break;

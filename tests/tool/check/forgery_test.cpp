@@ -24,10 +24,9 @@ struct Forgery {
   bool gpu = false;
 };
 
-std::span<Record> row(Records& r, int n) { return std::span(r).subspan(size_t(3 * n), 3); }
 Record& ours(Records& r, int n = 1) { return r[size_t(3 * n + 2)]; }
 // Everything that follows from the samples of this row, computed anew by a careful forger.
-void consistent(Records& r, int n = 1) { compare_row(row(r, n)); }
+void consistent(Records& r, int n = 1) { compare_row(row_of(r, n)); }
 void take_samples(Records& r, const std::vector<double>& from, const std::function<double(double, size_t)>& change) {
   std::vector<double>& to = ours(r).samples_ns;
   to.resize(from.size());
@@ -124,15 +123,15 @@ std::vector<Forgery> words() {
       {"mode_cold_with_many_calls", kEdited, "impossible-count", [](Records& r) { ours(r).calls = 4; }},
       {"layout_unknown", kEdited, "unknown-word", [](Records& r) { ours(r).layout = "sbhd"; }},
       {"layout_of_a_row_changed", kEdited, "unequal-run",
-       [](Records& r) { for (Record& x : row(r, 1)) x.layout = "bshd"; }},
+       [](Records& r) { for (Record& x : row_of(r, 1)) x.layout = "bshd"; }},
       {"distribution_ones", kEdited, "unknown-word", [](Records& r) { ours(r).distribution = "ones"; }},
       {"distribution_of_a_row_changed", kEdited, "unequal-run",
-       [](Records& r) { for (Record& x : row(r, 1)) x.distribution = "uniform", x.input_rms = 0.577; }},
+       [](Records& r) { for (Record& x : row_of(r, 1)) x.distribution = "uniform", x.input_rms = 0.577; }},
       {"zeros_as_inputs", kEdited, "zero-inputs", [](Records& r) { for (Record& x : r) x.input_rms = 0; }},
       {"smaller_inputs", kEdited, "zero-inputs", [](Records& r) { for (Record& x : r) x.input_rms = 0.7; }},
       {"seed_of_a_row_changed", kEdited, "unequal-run", [](Records& r) { ours(r).seed = 7; }},
       {"problem_of_a_row_relabelled", kEdited, "forged-flops",
-       [](Records& r) { for (Record& x : row(r, 1)) x.problem = "forward f32 b1 h8 q4096 k4096 d64 causal"; }},
+       [](Records& r) { for (Record& x : row_of(r, 1)) x.problem = "forward f32 b1 h8 q4096 k4096 d64 causal"; }},
       {"problem_that_is_none", kEdited, "bad-problem", [](Records& r) { ours(r).problem = "a fast one"; }},
       {"verdict_unknown", kEdited, "unknown-word", [](Records& r) { ours(r).verdict = "BEST"; }},
       {"check_unknown", kEdited, "unknown-word",
@@ -183,7 +182,7 @@ std::vector<Forgery> machine_and_time() {
       {"dirt_of_a_row_hidden", kEdited, "unequal-run",
        [](Records& r) { for (Record& x : r) x.provenance.dirty = &x != &ours(r); }},
       {"threads_beyond_the_cores", kEdited, "impossible-count",
-       [](Records& r) { for (Record& x : row(r, 1)) x.threads = 512; }},
+       [](Records& r) { for (Record& x : row_of(r, 1)) x.threads = 512; }},
       {"threads_below_zero", kEdited, "impossible-count", [](Records& r) { ours(r).threads = -1; }},
       {"calls_of_zero", kEdited, "impossible-count", [](Records& r) { ours(r).calls = 0; }},
       {"late_batches_below_zero", kEdited, "impossible-count", [](Records& r) { ours(r).late_batches = -1; }},
@@ -195,13 +194,13 @@ std::vector<Forgery> machine_and_time() {
       {"run_of_letters", kEdited, "bad-time", [](Records& r) { for (Record& x : r) x.run = "my best run"; }},
       {"before_its_run", kEdited, "impossible-time", one([](Provenance& p) { p.time = "2026-01-30T12:00:20Z"; })},
       {"backwards_in_its_run", kEdited, "impossible-time",
-       [](Records& r) { for (Record& x : row(r, 2)) x.provenance.time = "2026-01-31T12:00:12Z"; }},
+       [](Records& r) { for (Record& x : row_of(r, 2)) x.provenance.time = "2026-01-31T12:00:12Z"; }},
       {"in_the_future", kEdited, "impossible-time",
        [](Records& r) { relabel_run(r, "20990131T120000Z-7", "2099-01-31"); }},
       {"work_longer_than_the_row", kEdited, "impossible-time", [](Records& r) { ours(r).warm_up_s = 50; }},
       {"samples_longer_than_the_row", kEdited, "impossible-time",
        [](Records& r) {
-         for (Record& x : row(r, 1)) for (double& s : x.samples_ns) s *= 1000;
+         for (Record& x : row_of(r, 1)) for (double& s : x.samples_ns) s *= 1000;
          consistent(r);
        }},
   };
@@ -218,6 +217,11 @@ std::vector<Forgery> copies() {
        }},
       {"samples_scaled", kEdited, "copied-samples",
        [](Records& r) { take_samples(r, r[8].samples_ns, [](double s, size_t) { return 0.3 * s; }); }},
+      {"six_samples_scaled", kEdited, "copied-samples",
+       [](Records& r) {
+         r[8].samples_ns.resize(6), consistent(r, 2);
+         take_samples(r, r[8].samples_ns, [](double s, size_t) { return 0.3 * s; });
+       }},
       {"samples_shifted", kEdited, "copied-samples",
        [](Records& r) { take_samples(r, r[8].samples_ns, [](double s, size_t) { return s - 1e6; }); }},
       {"samples_nudged", kEdited, "copied-samples",
@@ -285,8 +289,10 @@ std::vector<Forgery> beyond_rules() {
       {"commit_renamed", kEdited, kPasses, [](Records& r) { for (Record& x : r) x.provenance.commit = "clean"; }},
       {"machine_renamed", kEdited, kPasses, [](Records& r) { for (Record& x : r) x.provenance.cpu = "A slow one"; }},
       {"date_changed", kEdited, kPasses, [](Records& r) { relabel_run(r, "20251231T120000Z-7", "2025-12-31"); }},
-      {"mode_of_a_row_relabelled", kEdited, kPasses, [](Records& r) { for (Record& x : row(r, 1)) x.mode = "warm"; }},
-      {"threads_of_a_row_relabelled", kEdited, kPasses, [](Records& r) { for (Record& x : row(r, 1)) x.threads = 1; }},
+      {"mode_of_a_row_relabelled", kEdited, kPasses,
+       [](Records& r) { for (Record& x : row_of(r, 1)) x.mode = "warm"; }},
+      {"threads_of_a_row_relabelled", kEdited, kPasses,
+       [](Records& r) { for (Record& x : row_of(r, 1)) x.threads = 1; }},
       {"error_of_the_check_lowered", kEdited, kPasses, [](Records& r) { ours(r).parity.error = 0.01; }},
       {"planned_rows_lowered", kEdited, kPasses, [](Records& r) { r[0].planned_rows = 3; }},
       {"row_dropped", "dropped-record", kPasses, [](Records& r) { r.erase(r.begin() + 3, r.begin() + 6); }},
@@ -356,10 +362,14 @@ std::string text_forged(const TextForgery& f, const Records& r) {
   return all;
 }
 
-Records sealed_run(bool gpu) {
-  Records r = honest_run(gpu);
-  seal(r);
-  return r;
+const Records& sealed_run(bool gpu) {
+  static const auto sealed = [](bool of_gpu) {
+    Records r = honest_run(of_gpu);
+    seal(r);
+    return r;
+  };
+  static const Records runs[] = {sealed(false), sealed(true)};
+  return runs[gpu];
 }
 
 TEST(Forgery, the_corpus_is_large_and_its_names_differ) {

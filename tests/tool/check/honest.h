@@ -71,6 +71,8 @@ inline std::vector<Record> honest_run(bool gpu = false) {
   return all;
 }
 
+inline std::span<Record> row_of(std::vector<Record>& run, int n) { return std::span(run).subspan(size_t(3 * n), 3); }
+
 // Seals runs anew, as bench does, and as anyone can who has its source. A run ends where the id changes.
 inline void seal(std::vector<Record>& all, std::string after = "") {
   const auto end_of = [&](size_t first, const auto& key) {
