@@ -7,6 +7,7 @@
 #include <csignal>
 #include <vector>
 
+#include "machine/host.h"
 #include "tool/timing/load.h"
 
 namespace attune {
@@ -18,6 +19,8 @@ class Burners {
     const LoadCounters c = read_load();
     return !c.threads.empty() && c.busy_ns >= 0;
   }
+  // False under a quota, where they may not fill the CPUs.
+  static bool can_fill_the_cpus() { return this_cpu().units == read_load().cpus; }
   Burners() {
     for (int n = 2 * read_load().cpus; n > 0; --n) {
       const pid_t child = fork();

@@ -2,6 +2,7 @@
 // untrusted.
 #include <gtest/gtest.h>
 
+#include "core/status.h"
 #include "tests/tool/spawn.h"
 
 namespace attune {
@@ -33,6 +34,15 @@ TEST_F(WithoutProc, no_peer_is_hosted_by_a_script_of_the_current_folder) {
     EXPECT_EQ(ran.out, "");
     EXPECT_EQ(ran.err, "attune bench: --peer: cannot find this program and its command line: /proc is missing\n");
   }
+}
+
+TEST_F(WithoutProc, bench_records_nothing_about_the_load_that_it_cannot_know) {
+  const Ran ran = without_proc("attune bench 'forward f32 b1 h1 q16 k16 d8 full' --json --max-seconds 0.05");
+  EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
+  EXPECT_TRUE(has(ran.out, "\"load\":{\"seconds\":")) << ran.out;
+  for (const char* const field : {"waited", "used", "others", "steal", "average", "runnable", "cpus"})
+    EXPECT_FALSE(has(ran.out, join("\"", field, "\":"))) << field << ran.out;
+  EXPECT_FALSE(has(ran.err, "busy")) << ran.err;
 }
 
 TEST_F(WithoutProc, profile_does_not_know_its_own_kernels) {

@@ -354,8 +354,8 @@ void tell_threads(const std::vector<Bench>& benches) {
   int most = 0;
   for (const Bench& b : benches) most = std::max(most, b.timer ? 0 : int(b.device.units));
   if (const int cpus = this_cpu().units; most > cpus)
-    fmt::print(stderr, "warning: --threads: {} given, {} CPU{} available: threads will wait for each other\n", most, cpus,
-               cpus == 1 ? " is" : "s are");
+    fmt::print(stderr, "warning: --threads: {} given, {} CPU{} available: threads will wait for each other\n", most,
+               cpus, cpus == 1 ? " is" : "s are");
 }
 
 void run(Asked& asked, Context& context) {

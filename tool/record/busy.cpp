@@ -132,8 +132,8 @@ std::vector<std::string> machine_changes(const Records& before, const Records& a
     const auto ceiling = [](const Record& r) { return r.ceiling_gflops; };
     const double a = middle(sides.first, ceiling), b = middle(sides.second, ceiling);
     if (differs(a, b, kSameCeiling))
-      all.push_back(fmt::format("the machine changed: its measured ceiling ({}) was {} GFLOP/s before and {} after", name,
-                                digits_text(a), digits_text(b)));
+      all.push_back(fmt::format("the machine changed: its measured ceiling ({}) was {} GFLOP/s before and {} after",
+                                name, digits_text(a), digits_text(b)));
   }
   return all;
 }

@@ -101,7 +101,9 @@ void parse_stat(std::string_view text, const std::vector<bool>& cpus, double tic
     const double used = user + nice + system + irq + soft_irq;
     ++count, busy += used, stolen += steal, all += used + steal + idle + waiting;
   }
-  if (count) out.cpus = count, out.busy_ns = busy * tick_ns, out.stolen_ns = stolen * tick_ns, out.all_ns = all * tick_ns;
+  if (!count) return;
+  out.cpus = count;
+  out.busy_ns = busy * tick_ns, out.stolen_ns = stolen * tick_ns, out.all_ns = all * tick_ns;
 }
 
 void parse_loadavg(std::string_view text, LoadCounters& out) {

@@ -61,10 +61,13 @@ TEST(Bench, a_busy_machine_is_in_the_records_and_in_one_line) {
   const Burners burners;
   const Ran r = attune_says({"bench", "forward f32 b1 h2 q256 k256 d64 causal", "--json", "--max-seconds", "1"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.err, "warning: busy machine: 1 of 1 records was measured while other processes took ")) << r.err;
-  EXPECT_TRUE(has(r.err, "busy: other processes took ")) << "the row: " << r.err;
+  EXPECT_TRUE(has(r.err, ": 1 of 1 records was measured while ")) << r.err;
+  EXPECT_TRUE(has(r.err, "| busy: ")) << "the row: " << r.err;
   const json load = json::parse(r.out)["load"];
-  EXPECT_GE(load["others"], 0.1) << load;
+  if (Burners::can_fill_the_cpus()) {
+    EXPECT_TRUE(has(r.err, "warning: busy machine: 1 of 1 records was measured while other processes took ")) << r.err;
+    EXPECT_GE(load["others"], 0.1) << load;
+  }
   EXPECT_GE(load["waited"], 0.05) << load;
   EXPECT_GE(load["cpus"], 1) << load;
 }

@@ -5,8 +5,9 @@
 
 #include <random>
 
-#include "tests/tool/spawn.h"
 #include "tests/tool/records.h"
+#include "tests/tool/report/reports.h"
+#include "tests/tool/spawn.h"
 
 namespace attune {
 namespace {
@@ -34,12 +35,15 @@ TEST(Busy, a_quiet_machine_is_remarked_in_0_of_20_runs) {
 // used, others, steal (Xeon at 2.5 GHz, 2026-11-18).
 TEST(Busy, a_loaded_machine_is_remarked_in_20_of_20_runs) {
   const std::vector<Load> readings = {
-      {0.154, 2, 0.2738, 0.3712, 0.6288, 0.0}, {0.247, 2, 0.6393, 0.3555, 0.6445, 0.0}, {0.228, 2, 0.3091, 0.3424, 0.6576, 0.0},
-      {0.51, 2, 0.6206, 0.3652, 0.6348, 0.0}, {0.2, 2, 0.261, 0.3693, 0.6307, 0.0}, {0.484, 2, 0.5963, 0.4057, 0.5943, 0.0},
-      {0.164, 2, 0.2919, 0.3627, 0.6373, 0.0}, {0.216, 2, 0.645, 0.3228, 0.6772, 0.0}, {0.233, 2, 0.5052, 0.2504, 0.7496, 0.0},
-      {0.512, 2, 0.5886, 0.4085, 0.5915, 0.0}, {0.199, 2, 0.3035, 0.356, 0.644, 0.0}, {0.475, 2, 0.6151, 0.3278, 0.6616, 0.0},
-      {0.33, 2, 0.3622, 0.3186, 0.6814, 0.0}, {0.338, 2, 0.657, 0.3196, 0.6804, 0.0}, {0.509, 2, 0.2682, 0.3652, 0.6348, 0.0},
-      {0.502, 2, 0.6167, 0.3792, 0.6208, 0.0}, {0.52, 2, 0.4859, 0.2544, 0.7456, 0.0}, {0.419, 2, 0.6671, 0.3276, 0.6606, 0.0118},
+      {0.154, 2, 0.2738, 0.3712, 0.6288, 0.0}, {0.247, 2, 0.6393, 0.3555, 0.6445, 0.0},
+      {0.228, 2, 0.3091, 0.3424, 0.6576, 0.0}, {0.51, 2, 0.6206, 0.3652, 0.6348, 0.0},
+      {0.2, 2, 0.261, 0.3693, 0.6307, 0.0}, {0.484, 2, 0.5963, 0.4057, 0.5943, 0.0},
+      {0.164, 2, 0.2919, 0.3627, 0.6373, 0.0}, {0.216, 2, 0.645, 0.3228, 0.6772, 0.0},
+      {0.233, 2, 0.5052, 0.2504, 0.7496, 0.0}, {0.512, 2, 0.5886, 0.4085, 0.5915, 0.0},
+      {0.199, 2, 0.3035, 0.356, 0.644, 0.0}, {0.475, 2, 0.6151, 0.3278, 0.6616, 0.0},
+      {0.33, 2, 0.3622, 0.3186, 0.6814, 0.0}, {0.338, 2, 0.657, 0.3196, 0.6804, 0.0},
+      {0.509, 2, 0.2682, 0.3652, 0.6348, 0.0}, {0.502, 2, 0.6167, 0.3792, 0.6208, 0.0},
+      {0.52, 2, 0.4859, 0.2544, 0.7456, 0.0}, {0.419, 2, 0.6671, 0.3276, 0.6606, 0.0118},
       {0.115, 2, 0.4323, 0.2827, 0.7173, 0.0}, {0.188, 2, 0.728, 0.2676, 0.7324, 0.0},
   };
   ASSERT_EQ(readings.size(), 20u);
@@ -53,21 +57,21 @@ TEST(Busy, the_summary_counts_records_and_names_the_largest_readings) {
   EXPECT_EQ(busy_summary(records), "");
   EXPECT_EQ(busy_summary({}), "");
   records[1].load.others = 0.3, records[2].load.others = 0.48;
-  EXPECT_EQ(busy_summary(records), "busy machine: 2 of 4 records were measured while other processes took 48 % of 2 CPUs "
-                                   "at most; their times may be too long");
+  EXPECT_EQ(busy_summary(records), "busy machine: 2 of 4 records were measured while other processes took 48 % of 2 "
+                                   "CPUs at most; their times may be too long");
   records[1].load.waited = 0.2;
-  EXPECT_EQ(busy_summary(records), "busy machine: 2 of 4 records were measured while other processes took 48 % of 2 CPUs, "
-                                   "threads waited for a CPU 20 % of the time at most; their times are too long");
+  EXPECT_EQ(busy_summary(records), "busy machine: 2 of 4 records were measured while other processes took 48 % of 2 "
+                                   "CPUs, threads waited for a CPU 20 % of the time at most; their times are too long");
   records[2].samples_ns.clear();  // not measured
   EXPECT_TRUE(has(busy_summary(records), ": 1 of 3 records was measured while other processes took 30 % of 2 CPUs, "));
 }
 
 TEST(Busy, threads_that_only_wait_for_each_other_are_not_other_processes) {
   const Record r = with({.seconds = 2, .cpus = 2, .waited = 0.5, .others = 0.01, .steal = 0});
-  EXPECT_EQ(busy_summary(std::vector{r}), "too few CPUs: 1 of 1 records was measured while threads waited for a CPU 50 % "
-                                          "of the time; its times are too long");
+  EXPECT_EQ(busy_summary(std::vector{r}), "too few CPUs: 1 of 1 records was measured while threads waited for a CPU "
+                                          "50 % of the time; its times are too long");
   const Record unknown = with({.seconds = 2, .waited = 0.5});
-  EXPECT_TRUE(has(busy_summary(std::vector{unknown}), "busy machine: 1 of 1 records was measured while threads waited"));
+  EXPECT_TRUE(has(busy_summary(std::vector{unknown}), "busy machine: 1 of 1 records was measured while threads "));
 }
 
 TEST(Busy, a_gpu_is_judged_by_its_own_use) {
@@ -75,8 +79,8 @@ TEST(Busy, a_gpu_is_judged_by_its_own_use) {
   r.threads = 0, r.device = "cuda:0";
   EXPECT_EQ(busy_summary(std::vector{r}), "");
   r.load.gpu_processes = 1, r.load.gpu_others = 0.4;
-  EXPECT_EQ(busy_summary(std::vector{r, with({})}), "busy machine: 1 of 2 records was measured while other processes took "
-                                                    "40 % of the GPU; its times are too long");
+  EXPECT_EQ(busy_summary(std::vector{r, with({})}), "busy machine: 1 of 2 records was measured while other processes "
+                                                    "took 40 % of the GPU; its times are too long");
 }
 
 TEST(Busy, an_a_a_spread_above_5_percent_gets_one_line) {
@@ -86,6 +90,21 @@ TEST(Busy, an_a_a_spread_above_5_percent_gets_one_line) {
   records[1].aa_spread = 4.05, records[1].threads = 1, records[2].aa_spread = 0.177;
   EXPECT_EQ(spread_summary(records),
             "A/A spread 405.0 % (warm, 1 thread): the machine was not steady, and smaller differences cannot be told");
+}
+
+TEST(Busy, is_the_first_caveat_of_a_report_and_a_column_of_every_row) {
+  std::vector<Record> records(3, with({.seconds = 2, .cpus = 2, .waited = 0.001, .others = 0.01}));
+  EXPECT_FALSE(has(report_of(records).caveats.at(0), "usy machine"));
+  EXPECT_FALSE(has(to_markdown(report_of(records)), "| busy"));
+  records[1].load.others = 0.48, records[1].load.waited = 0.4, records[2].aa_spread = 0.177;
+  const Report report = report_of(records);
+  EXPECT_EQ(report.caveats.at(0), "Busy machine: 1 of 3 records was measured while other processes took 48 % of 2 "
+                                  "CPUs, threads waited for a CPU 40 % of the time; its times are too long.");
+  EXPECT_TRUE(has(report.caveats.at(1), "A/A spread 17.7 % (warm, 2 threads): the machine was not steady"));
+  const Table& rows = section(report, "rows").figures.at(0).table;
+  EXPECT_EQ(rows.head.back(), "busy");
+  EXPECT_EQ(rows.rows.at(0).back().text, "");
+  EXPECT_EQ(rows.rows.at(1).back().text, busy_text(records[1]));
 }
 
 TEST(Busy, ceilings_that_vary_as_they_do_on_one_machine_are_no_change) {

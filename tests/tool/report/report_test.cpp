@@ -339,19 +339,6 @@ TEST(Report, caveats_name_what_limits_the_numbers) {
     EXPECT_TRUE(has(all, part)) << part << "\n" << all;
 }
 
-TEST(Report, a_busy_machine_is_the_first_caveat) {
-  auto records = typical();
-  const auto first = [&] { return report_of(records).caveats.at(0); };
-  EXPECT_FALSE(has(first(), "usy machine")) << first();
-  for (Record& r : records) r.load = {.seconds = 2, .cpus = 2, .waited = 0.001, .others = 0.01};
-  EXPECT_FALSE(has(first(), "usy machine")) << first();
-  records[1].load.others = 0.48, records[1].load.waited = 0.4;
-  EXPECT_EQ(first(), join("Busy machine: 1 of ", records.size(), " records was measured while other processes took 48 % "
-                          "of 2 CPUs, threads waited for a CPU 40 % of the time; its times are too long."));
-  records[2].aa_spread = 0.177;
-  EXPECT_TRUE(has(report_of(records).caveats.at(1), "A/A spread 17.7 % (warm, 2 threads): the machine was not steady"));
-}
-
 TEST(Report, a_gpu_is_named_with_what_held_it_back) {
   Record r = record("sm80_forward", 512, 1e4);
   r.threads = 0, r.mode = "cold", r.near_floor = true, r.slowed_by = "power cap", r.late_batches = 1;

@@ -202,7 +202,8 @@ TEST(Measure, reads_the_load_before_and_after_everything_else) {
     auto& [world, readings] = *static_cast<Machine*>(m);
     ++readings;
     const double now = double(world.now);
-    return LoadCounters{.at_ns = now, .own_ns = now, .cpus = 2, .busy_ns = 1.5 * now, .stolen_ns = 0, .all_ns = 2 * now};
+    return LoadCounters{
+        .at_ns = now, .own_ns = now, .cpus = 2, .busy_ns = 1.5 * now, .stolen_ns = 0, .all_ns = 2 * now};
   };
   const Subject both[] = {work.subject("one"), work.subject("other")};
   const auto t = measure(both, set, w.clock());

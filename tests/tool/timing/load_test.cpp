@@ -156,8 +156,9 @@ TEST(Load, a_machine_that_others_load_is_remarked_in_20_of_20_runs) {
     const Load l = measure({&work, 1}, set, host_clock())[0].load;
     bool certain = false;
     const std::string text = busy_text(l, false, &certain);
-    EXPECT_TRUE(has(text, "other processes took ")) << run << ": " << text << ", " << l.others << " of " << l.seconds;
-    EXPECT_TRUE(certain) << run << ": waited " << l.waited << " of " << l.seconds;
+    EXPECT_TRUE(certain && has(text, "threads waited for a CPU ")) << run << ": " << l.waited << " of " << l.seconds;
+    const bool named = has(text, "other processes took ");
+    EXPECT_TRUE(named || !Burners::can_fill_the_cpus()) << run << ": " << l.others << " of " << l.seconds;
   }
 }
 
