@@ -57,6 +57,8 @@ struct CpuKernels {
   // addresses; s and p are whole panels. Null if an instruction set has no such panels.
   void (*scores_apart)(const void* const* q, const void* k, int n, int dim, float* s, float* top) = nullptr;
   void (*accumulate_apart)(const void* p, const void* v, int room, int n, int dim, float* const* o) = nullptr;
+  // o[r] += x for one row; dim is that of o
+  void (*add_row)(const float* x, int dim, int r, float* o);
   // to[r * stride + d] = o[r][d] * factor[r], for the first n rows
   void (*unpack)(const float* o, int dim, const float* factor, int n, float* to, int64_t stride);
   // The same in `dtype`, to rows at any addresses. Null: cpu::store_panel() unpacks and narrows.

@@ -72,6 +72,10 @@ void accumulate(const void* p_panel, const void* v_tile, int, int first, int n, 
       for (int d = 0; d < dim; ++d) o[r * dim + d] += p[j * kRows + r] * v[j * dim + d];
 }
 
+void add_row(const float* x, int dim, int r, float* o) {
+  for (int d = 0; d < dim; ++d) o[r * dim + d] += x[d];
+}
+
 void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
   for (int r = 0; r < n; ++r)
     for (int d = 0; d < dim; ++d) to[r * stride + d] = o[r * dim + d] * factor[r];
@@ -139,6 +143,7 @@ constexpr CpuKernels kernels(DType dtype) {
           .weights = weights,
           .rescale = rescale,
           .accumulate = accumulate,
+          .add_row = add_row,
           .unpack = unpack,
           .gradients = gradients,
           .transpose = transpose,

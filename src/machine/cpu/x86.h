@@ -199,6 +199,10 @@ struct Panels {
       for (int c = 0; c < R; c += kLanes) V::store(o + c, V::mul(V::load(o + c), V::load(factor + c)));
   }
 
+  static void add_row(const float* x, int dim, int r, float* o) {
+    for (int d = 0; d < dim; ++d) o[d * R + r] += x[d];
+  }
+
   static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
     for (int r = 0; r < n; r += 8)
       for (int d = 0; d < dim; d += 8) {
@@ -324,8 +328,9 @@ struct Float32 {
             .operand_bytes = sizeof(float), .scale_in_q = true,
             .pack_q = pack_q<T>, .pack_k = pack_k<T>, .pack_v = pack_v<T>, .scores = P::template scores<Float32>,
             .hide = P::hide, .weights = weights, .rescale = P::rescale, .accumulate = P::template accumulate<Float32>,
-            .unpack = P::unpack, .gradients = gradients, .transpose = transpose, .read_scores = P::read_scores,
-            .write_scores = P::write_scores, .write_weights = write_weights, .widen = widen<T>, .narrow = narrow<T>};
+            .add_row = P::add_row, .unpack = P::unpack, .gradients = gradients, .transpose = transpose,
+            .read_scores = P::read_scores, .write_scores = P::write_scores, .write_weights = write_weights,
+            .widen = widen<T>, .narrow = narrow<T>};
   }
 
  private:
