@@ -128,7 +128,7 @@ class Task {
       hidden |= rows_.lse[row_index(u, row)] == INFINITY;
     }
     if (!hidden) return false;
-    if (!searched_) some_left_out_ = mark_keys(p_, x_.units[0], keys_, x_.rows, x_.left_out);
+    if (!searched_) some_left_out_ = mark_keys(p_, m_, x_.units[0], keys_, x_.rows, x_.left_out);
     searched_ = true;
     return found || some_left_out_;
   }
@@ -246,7 +246,7 @@ class Task {
   }
 
   // Adds the visible pairs of rows that were left out, as `general_gradients` has them.
-  void add_left_out(const Unit& u, const Panels& panels, const QueryTile& t) {
+  [[gnu::cold, gnu::noinline]] void add_left_out(const Unit& u, const Panels& panels, const QueryTile& t) {
     const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
     PairRows x;
     if (p_.has(Option::block_bias)) x_.scores[&u - x_.units].entry = t.entry;

@@ -192,12 +192,10 @@ class Task {
   // Marks the rows of v that are not finite; true if there are any.
   bool mark_left_out() {
     const int total = gather(Role::v);
-    bool any = false;
-    for (int k = 0; k < total; ++k) any |= left_out_[k] = !is_finite(p_.dtype.kv, x_.rows[k], p_.dim_v);
-    return any;
+    return mark_rows(m_, x_.rows, total, p_.dim_v, left_out_);
   }
   // Adds the rows of v that were left out to the rows that see their keys.
-  void add_left_out(int panel, const Range* range, int n) {
+  [[gnu::cold, gnu::noinline]] void add_left_out(int panel, const Range* range, int n) {
     const CpuKernels& m = panels_[panel];
     const bool dropout = p_.has(Option::dropout);  // x_.plain has the weights
     if (!dropout) m.read_scores(x_.s, n, x_.plain, m.tile);

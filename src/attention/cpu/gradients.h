@@ -88,6 +88,13 @@ inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const 
   const float sink = has_sink ? *a.row<const float>(Role::sinks, 0, 0, h) : -INFINITY;
   double d_sink = 0;
   bool special = false;
+  constexpr int kAtOnce = 64;
+  for (int i = 0; i < seq.len_q; i += kAtOnce) {
+    const void* q[kAtOnce];
+    const int n = std::min(kAtOnce, seq.len_q - i);
+    for (int r = 0; r < n; ++r) q[r] = row_address(a[Role::q], seq.q_batch, seq.q_first + i + r, h);
+    mark_rows(m, q, n, p.dim_qk, to.infinite + first + i);
+  }
   for (int i = 0; i < seq.len_q; ++i) {
     const int64_t at = seq.q_first + i;
     float delta = dot_of(m, p.dtype.out, row_address(a[Role::out], seq.q_batch, at, h),
@@ -95,9 +102,7 @@ inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const 
     if (a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, seq.q_batch, at, h);
     const float lse = *a.row<const float>(Role::lse, seq.q_batch, at, h);
     // An element of d_out that is not finite makes delta so: times 0 it is NaN.
-    to.infinite[first + i] =
-        !std::isfinite(delta) || !(lse < INFINITY) ||
-        !is_finite(p.dtype.q, row_address(a[Role::q], seq.q_batch, at, h), p.dim_qk);
+    to.infinite[first + i] |= !std::isfinite(delta) || !(lse < INFINITY);
     special |= to.infinite[first + i] || lse == -INFINITY;
     to.delta[first + i] = lse == -INFINITY ? 0.f : delta;
     to.lse[first + i] = lse_of_weights(lse);
@@ -176,14 +181,14 @@ inline void lower(float* lse, int n, float number) {
 }
 
 // Marks the keys whose row of k or v is not finite; true if there are any. `rows` is scratch.
-inline bool mark_keys(const Problem& p, const Unit& u, Rows keys, const void** rows, bool* marks) {
+inline bool mark_keys(const Problem& p, const CpuKernels& m, const Unit& u, Rows keys, const void** rows, bool* marks) {
   const int count = keys.last - keys.first;
-  bool any = false;
   gather_keys(u, Role::k, keys.first, count, rows);
-  for (int j = 0; j < count; ++j) marks[j] = !is_finite(p.dtype.kv, rows[j], p.dim_qk);
+  const bool any = mark_rows(m, rows, count, p.dim_qk, marks);
   gather_keys(u, Role::v, keys.first, count, rows);
-  for (int j = 0; j < count; ++j) any |= marks[j] |= !is_finite(p.dtype.kv, rows[j], p.dim_v);
-  return any;
+  if (m.finite(rows, count, p.dim_v)) return any;
+  for (int j = 0; j < count; ++j) marks[j] |= !m.finite(rows + j, 1, p.dim_v);
+  return true;
 }
 
 // One pair of a query and a key, in f32 and without panels.

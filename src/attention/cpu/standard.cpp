@@ -119,7 +119,9 @@ struct Worker {
     bool cleared = false;
     for (int j = 0; j < k; ++j) {
       float* row = y + int64_t(j) * n;
-      if (cpu::is_finite(DType::f32, row, n)) continue;
+      float zero = 0.f;
+      for (int d = 0; d < n; ++d) zero += row[d] * 0.f;  // NaN if a number is not finite
+      if (zero == 0.f) continue;
       if (!add) std::fill_n(to, int64_t(m) * n, 0.f);
       for (int i = 0; i < m; ++i) {
         const float weight = weights[transposed ? int64_t(j) * m + i : int64_t(i) * k + j];

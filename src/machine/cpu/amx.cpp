@@ -330,6 +330,7 @@ const CpuKernels kAmxKernels[1] = {
      .rounded_weight = rounded_weight, .rescale = rescale, .accumulate = accumulate, .add_row = add_row,
      .unpack = unpack, .gradients = gradients<exp2>, .summed_gradients = gradients<Avx512::exp2>,
      .transpose = transpose, .read_scores = read_scores, .write_scores = write_scores,
-     .write_weights = write_weights, .widen = x86::widen<Bf16>, .narrow = x86::narrow<Bf16>}};
+     .write_weights = write_weights, .widen = x86::widen<Bf16>, .narrow = x86::narrow<Bf16>,
+     .finite = x86::finite<Bf16>}};
 
 }  // namespace attune

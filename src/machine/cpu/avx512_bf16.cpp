@@ -159,6 +159,6 @@ const CpuKernels kAvx512Bf16Kernels[1] = {
      .accumulate = P::accumulate<Pairs>, .add_row = P::add_row, .unpack = P::unpack, .gradients = gradients,
      .transpose = transpose, .read_scores = P::read_scores, .write_scores = P::write_scores,
      .write_weights = write_weights, .widen = x86::widen<Bf16>,
-     .narrow = x86::narrow<Bf16>}};
+     .narrow = x86::narrow<Bf16>, .finite = x86::finite<Bf16>}};
 
 }  // namespace attune

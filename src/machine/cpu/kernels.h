@@ -90,6 +90,8 @@ struct CpuKernels {
   // Converts rows to and from f32.
   void (*widen)(const void* from, int64_t n, float* to);
   void (*narrow)(const float* from, int64_t n, void* to);
+  // True if n rows of `dim` numbers (a multiple of 8) hold neither NaN nor infinity.
+  bool (*finite)(const void* const* rows, int n, int dim);
   // Dot product of two rows of `dtype`. Null: cpu::dot_of() widens them.
   float (*dot)(const void* a, const void* b, int n) = nullptr;
 };

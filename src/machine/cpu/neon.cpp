@@ -278,6 +278,7 @@ constexpr CpuKernels kernels(DType dtype) {
           .write_weights = P::write_weights,
           .widen = widen<T>,
           .narrow = narrow<T>,
+          .finite = finite<T>,
           .dot = dot<T>};
 }
 

@@ -123,6 +123,22 @@ void narrow(const float* from, int64_t n, void* to) {
   for (; i < n; ++i) x[i] = T(from[i]);
 }
 
+// A number times 0 is 0, but for NaN and infinities.
+template <class T>
+bool finite(const void* const* rows, int n, int dim) {
+  float32x4_t part[4];
+  const float32x4_t zero = vdupq_n_f32(0);
+  unroll<4>([&](auto i) { part[i] = zero; });
+  for (int r = 0; r < n; ++r) {
+    const T* x = static_cast<const T*>(rows[r]);
+    int d = 0;
+    for (; d + 16 <= dim; d += 16)
+      unroll<4>([&](auto i) { part[i] = vfmaq_f32(part[i], load4(x + d + 4 * i), zero); });
+    for (; d < dim; d += 4) part[0] = vfmaq_f32(part[0], load4(x + d), zero);
+  }
+  return vaddvq_f32(vaddq_f32(vaddq_f32(part[0], part[1]), vaddq_f32(part[2], part[3]))) == 0.f;
+}
+
 // Uses four sums of four, which the scheduler can overlap.
 template <class T>
 float dot(const void* a, const void* b, int n) {

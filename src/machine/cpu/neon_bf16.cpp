@@ -565,6 +565,7 @@ constexpr CpuKernels kernels() {
           .write_weights = Panels<P>::write_weights,
           .widen = widen<Bf16>,
           .narrow = narrow_by_instruction,
+          .finite = finite<Bf16>,
           .dot = dot<Bf16>};
 }
 

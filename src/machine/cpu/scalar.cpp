@@ -125,6 +125,14 @@ void narrow(const float* from, int64_t n, void* to) {
 }
 
 template <class T>
+bool finite(const void* const* rows, int n, int dim) {
+  bool all = true;
+  for (int r = 0; r < n; ++r)
+    for (int d = 0; d < dim; ++d) all &= std::isfinite(float(static_cast<const T*>(rows[r])[d]));
+  return all;
+}
+
+template <class T>
 constexpr CpuKernels kernels(DType dtype) {
   return {.isa = "scalar",
           .needs = 0,
@@ -151,7 +159,8 @@ constexpr CpuKernels kernels(DType dtype) {
           .write_scores = write_scores,
           .write_weights = write_weights,
           .widen = widen<T>,
-          .narrow = narrow<T>};
+          .narrow = narrow<T>,
+          .finite = finite<T>};
 }
 
 }  // namespace
