@@ -7,7 +7,9 @@
 
 #include "attention/cpu/append.h"
 #include "attention/cpu/finite.h"
+#include "attention/cpu/few_rows.h"
 #include "attention/cpu/packed_keys.h"
+#include "attention/cpu/splits.h"
 #include "attention/cpu/unit.h"
 #include "attention/cpu/row_io.h"
 
@@ -22,12 +24,6 @@ constexpr int kMaxRows = 64;          // per panel, for all instruction sets
 constexpr int kMaxTile = 512;
 constexpr int kMaxDim = 256;
 constexpr float kLeastScale = 1e-6f;  // below, a block bias divided by the scale cannot shift scores
-
-// Results of one KV split, before the merge.
-struct Partial {
-  float *out, *lse;  // [split][batch][head][query], out with dim_v values each
-  int64_t rows;      // per split
-};
 
 // Scratch of one worker; counted in `shape` and placed in `run`.
 struct Scratch {
@@ -55,13 +51,6 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
           .scores = ws.take<General>(group(p))};
 }
 
-Partial carve_partial(Workspace& ws, const Plan& plan) {
-  const Problem& p = plan.problem;
-  if (plan.splits == 1) return {};
-  const int64_t rows = int64_t(p.batch) * p.heads_q * p.len_q;
-  return {ws.take<float>(size_t(plan.splits * rows * p.dim_v)), ws.take<float>(size_t(plan.splits * rows)), rows};
-}
-
 // Consecutive keys within a tile. A band has one segment per tile, a block list several.
 struct Segment {
   int key, count, at;   // first key, count, and offset in the tile (a multiple of m.keys)
@@ -86,8 +75,8 @@ class Task {
     scale_s_ = general_ || m.scale_in_q ? 1.f : scale * kLog2e;
   }
 
-  void run(int split, int splits, const Partial& partial) {
-    const Partial* to = splits > 1 ? &partial : nullptr;
+  void run(int split, int splits, const SplitRows& partial) {
+    const SplitRows* to = splits > 1 ? &partial : nullptr;
     for (int i = 0; i < panels_.count(); ++i) start(i);
     p_.mask.blocks.q ? visit_list(split, splits) : visit_band(split, splits);
     for (int i = 0; i < panels_.count(); ++i) store(i, to, split);
@@ -377,7 +366,7 @@ class Task {
       if (until[r] - from[r] == 1 && now[r] != 0.f) now[r] *= sum_of(panel)[r] / m_.rounded_weight(sum_of(panel)[r]);
   }
 
-  void store(int panel, const Partial* partial, int split) {
+  void store(int panel, const SplitRows* partial, int split) {
     const CpuKernels& m = panels_[panel];
     const int n = rows_in(panel);
     float now[kMaxRows] = {}, before[kMaxRows];
@@ -409,15 +398,6 @@ class Task {
     return (int64_t(u_.b) * p_.heads_q + u_.head(row(panel, r))) * p_.len_q + position(panel, r);
   }
 
- public:
-  static void store_row(const CpuKernels& m, const Problem& p, const float* from, float before, char* out) {
-    if (p.dtype.out != DType::f32) return m.narrow(from, p.dim_v, out);
-    float* to = reinterpret_cast<float*>(out);
-    if (!p.has(Option::accumulate)) std::copy_n(from, p.dim_v, to);
-    else for (int d = 0; d < p.dim_v; ++d) to[d] = from[d] + (before == 0.f ? 0.f : to[d] * before);
-  }
-
- private:
   static constexpr int kSegments = 64;
   const Problem& p_;
   const Unit& u_;
@@ -434,30 +414,6 @@ class Task {
   int count_ = 0;
   bool left_out_[kMaxTile];  // of the tile's rows of v, where some are
 };
-
-// Merges the splits of a row, in order, then the previous output and the sink.
-void merge_splits(const Plan& plan, const Args& a, const CpuKernels& m, const Partial& part, float* row, int b, int h) {
-  const Problem& p = plan.problem;
-  const Sequence seq = sequence(p, a, b);
-  for (int i = 0; i < seq.len_q; ++i) {
-    const int64_t at = (int64_t(b) * p.heads_q + h) * p.len_q + i;
-    float lse = -INFINITY;
-    std::fill_n(row, p.dim_v, 0.f);
-    for (int n = 0; n < plan.splits; ++n) {
-      const Share share = merge(lse, part.lse[n * part.rows + at]);
-      const float* from = part.out + (n * part.rows + at) * p.dim_v;
-      for (int d = 0; d < p.dim_v; ++d) row[d] = row[d] * share.a + (share.b == 0.f ? 0.f : from[d] * share.b);
-      lse = share.lse;
-    }
-    RowEnd end(lse);
-    float* lse_at = a.row<float>(Role::lse, seq.q_batch, seq.q_first + i, h);
-    if (p.has(Option::accumulate)) end.merge_running(*lse_at);
-    if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
-    for (int d = 0; d < p.dim_v; ++d) row[d] *= end.now;
-    Task::store_row(m, p, row, end.before, row_address(a[Role::out], seq.q_batch, seq.q_first + i, h));
-    if (lse_at) *lse_at = end.lse;
-  }
-}
 
 int task_rows(const Plan& plan) {
   return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q;
@@ -485,6 +441,7 @@ Status supports(const Problem& p, const Device& d) { return cpu::supports("cpu_f
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   const CpuKernels& m = kernels_of(p, plan.device);
+  if (has_few_rows(p, m)) return shape_few_rows(plan);
   const int64_t rows = int64_t(p.len_q) * group(p), sets = int64_t(p.batch) * units(p), threads = plan.device.units;
   // Enough tasks for the threads, none larger than kTaskRows, all about equal.
   int64_t blocks = ceil_div(rows, kTaskRows);
@@ -497,7 +454,7 @@ Status shape(Plan& plan, const Planner&) {
     plan.splits = int(std::clamp<int64_t>(ceil_div(2 * threads, tasks), 1, most));
   Workspace count;
   carve_rotated(count, p);
-  carve_partial(count, plan);
+  carve_splits(count, plan);
   carve_keys(count, plan, m);
   for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
   plan.workspace_bytes = count.used;
@@ -507,7 +464,7 @@ Status shape(Plan& plan, const Planner&) {
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const CpuKernels& m = kernels_of(p, plan.device);
-  const Partial partial = carve_partial(ws, plan);
+  const SplitRows partial = carve_splits(ws, plan);
   const PackedKeys keys = carve_keys(ws, plan, m);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });
   const Tasks of_unit(plan, longest(p, a).q);
@@ -552,7 +509,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  return append_then(attend, plan, a, ws, stream);
+  return append_then(plan.kernel == kFewRowsKernel ? attend_few_rows : attend, plan, a, ws, stream);
 }
 
 }  // namespace

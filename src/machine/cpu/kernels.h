@@ -69,6 +69,16 @@ struct CpuKernels {
   // to[r][d] += o[r][d] * factor, for the first n rows, at any addresses. Null: cpu::add_panel() unpacks and adds.
   void (*add)(const float* o, int dim, float factor, int n, float* const* to) = nullptr;
 
+  // For up to four rows, which would leave a panel almost empty: on rows of k and v by address, without packing; q, s, p
+  // and o are plain rows of f32. Null: rows always come in panels.
+  // s[r * stride + j] = q[r] k[j] for n keys
+  void (*row_scores)(const float* q, int rows, const void* const* k, int n, int dim, float* s, int stride) = nullptr;
+  // s = exp2(s - ref) in place for n keys of one row (a multiple of 16); returns their sum
+  float (*row_weights)(float* s, int n, float ref) = nullptr;
+  // o[r] += p[r * stride + j] v[j] over n keys
+  void (*row_accumulate)(const float* p, int rows, int stride, const void* const* v, int n, int dim,
+                         float* o) = nullptr;
+
   // Backward, where the tile's keys are queries: p = exp2(s * scale - lse[j]), ds = p (dp - delta[j]). An lse of +inf
   // gives 0. Returns the sum of ds, in f32.
   using Gradients = float(const float* s, const float* dp, int n, float scale, const float* lse, const float* delta,

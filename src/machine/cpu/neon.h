@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/number.h"
+#include "machine/cpu/few_rows.h"
 
 namespace attune::neon {
 namespace {  // each file is built with its own flags, so its code needs internal linkage
@@ -151,6 +152,34 @@ float dot(const void* a, const void* b, int n) {
   float sum = vaddvq_f32(vaddq_f32(vaddq_f32(part[0], part[1]), vaddq_f32(part[2], part[3])));
   for (; d < n; ++d) sum += float(x[d]) * float(y[d]);
   return sum;
+}
+
+struct OfFour {
+  using F = float32x4_t;
+  static constexpr int kLanes = 4;
+  static F zero() { return vdupq_n_f32(0); }
+  template <class T>
+  static F load(const T* x) { return load4(x); }
+  static void store(float* to, F x) { vst1q_f32(to, x); }
+  static F broadcast(const float* x) { return vld1q_dup_f32(x); }
+  static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+  static void sums(const F (&x)[4], float* to) {
+    vst1q_f32(to, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])));
+  }
+};
+
+inline float row_weights(float* s, int n, float ref) {
+  const bool large = any_large_logit(&ref, 1);
+  const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(large ? 0.f : ref))};
+  float32x4_t sum = vdupq_n_f32(0);
+  for (int j = 0; j < n; j += 16) {
+    float32x4_t x[4];
+    unroll<4>([&](auto i) { x[i] = vld1q_f32(s + j + 4 * i); });
+    if (large) unroll<4>([&](auto i) { x[i] = vsubq_f32(x[i], vdupq_n_f32(ref)); });
+    exp2<5>(x, row);
+    unroll<4>([&](auto i) { vst1q_f32(s + j + 4 * i, x[i]), sum = vaddq_f32(sum, x[i]); });
+  }
+  return vaddvq_f32(sum);
 }
 
 // Stands in for rows beyond the end of a panel or tile, for any stored dtype.

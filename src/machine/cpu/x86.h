@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "machine/cpu/few_rows.h"
 #include "machine/cpu/kernels.h"
 
 namespace attune::x86 {
@@ -139,6 +140,21 @@ template <class T>
 [[gnu::always_inline]] inline void store_square(float* to, int64_t stride, const __m256 (&x)[8]) {
   for (int a = 0; a < 8; ++a) _mm256_storeu_ps(to + a * stride, x[a]);
 }
+
+struct Eight {
+  using F = __m256;
+  static constexpr int kLanes = 8;
+  static F zero() { return _mm256_setzero_ps(); }
+  template <class T>
+  static F load(const T* x) { return load8(x); }
+  static void store(float* to, F x) { _mm256_storeu_ps(to, x); }
+  static F broadcast(const float* x) { return _mm256_broadcast_ss(x); }
+  static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static void sums(const F (&x)[4], float* to) {
+    const F all = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+  }
+};
 
 inline float minus_inf() { return -__builtin_inff(); }
 
@@ -308,6 +324,16 @@ struct Float32 {
     for (int c = 0; c < kVectors; ++c) V::store(sum + c * kLanes, total[c]);
   }
 
+  static float row_weights(float* s, int n, float ref) {
+    F sum = V::set1(0.f);
+    for (int j = 0; j < n; j += kLanes) {
+      const F x = V::exp2(V::sub(V::load(s + j), V::set1(ref)));
+      V::store(s + j, x);
+      sum = V::add(sum, x);
+    }
+    return sum_of_lanes<V>(sum);
+  }
+
   static float gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta,
                          void* p_to, void* ds_to) {
     float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
@@ -343,7 +369,8 @@ struct Float32 {
             .operand_bytes = sizeof(float), .scale_in_q = true,
             .pack_q = pack_q<T>, .pack_k = pack_k<T>, .pack_v = pack_v<T>, .scores = P::template scores<Float32>,
             .hide = P::hide, .weights = weights, .rescale = P::rescale, .accumulate = P::template accumulate<Float32>,
-            .add_row = P::add_row, .unpack = P::unpack, .gradients = gradients, .transpose = transpose,
+            .add_row = P::add_row, .unpack = P::unpack, .row_scores = row_scores<Eight, T>, .row_weights = row_weights,
+            .row_accumulate = row_accumulate<Eight, T>, .gradients = gradients, .transpose = transpose,
             .read_scores = P::read_scores, .write_scores = P::write_scores, .write_weights = write_weights,
             .widen = widen<T>, .narrow = narrow<T>, .finite = finite<T>};
   }
