@@ -142,6 +142,7 @@ TEST_P(Kernels, are_shaped_as_the_algorithm_expects) {
   EXPECT_EQ(m.rows % 4, 0);
   EXPECT_LE(m.rows, 64);
   EXPECT_EQ(m.tile % m.keys, 0);
+  EXPECT_LE(m.tile, 512);
   EXPECT_TRUE(8 % m.dim_step == 0 || m.dim_step % 8 == 0);
 }
 
@@ -417,6 +418,24 @@ TEST_P(Kernels, panels_of_four_that_lie_apart_give_the_same_bits_as_one_panel) {
   }
   for (const auto& x : o_of) EXPECT_TRUE(x.guarded());
   EXPECT_TRUE(s_apart.guarded());
+}
+
+TEST_P(Kernels, add_row_changes_one_row) {
+  for (const int dim : {8, 24, 64, 256})
+    for (const int row : {0, 1, m.rows / 2 + 1, m.rows - 1}) {
+      const int wide = padded(dim);
+      Buffer<float> o(size_t(m.rows) * wide);
+      for (int n = 0; n < m.rows * wide; ++n) o[size_t(n)] = float(draw());
+      const Matrix before = unpacked(o, wide, dim);
+      std::vector<float> x(size_t(wide), 0.f);
+      for (int d = 0; d < dim; ++d) x[size_t(d)] = float(d + 2);
+      m.add_row(x.data(), wide, row, o.data());
+      ASSERT_TRUE(o.guarded());
+      const Matrix after = unpacked(o, wide, dim);
+      for (int r = 0; r < m.rows; ++r)
+        for (int d = 0; d < dim; ++d)
+          ASSERT_EQ(float(after[r][d]), float(before[r][d]) + (r == row ? x[size_t(d)] : 0.f)) << r << ", " << d;
+    }
 }
 
 TEST_P(Kernels, unpack_writes_the_rows_asked_for_and_no_others) {

@@ -9,11 +9,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "attention/cpu/backward_scratch.h"
 #include "attention/cpu/unit.h"
 #include "attention/cpu/large_logits.h"
 #include "attention/cpu/gradients.h"
 #include "attention/cpu/block_lists.h"
-#include "attention/cpu/query_rows.h"
 
 namespace attune {
 namespace {
@@ -23,76 +23,15 @@ using namespace cpu;
 constexpr int kMaxRows = 64;  // per panel, for all instruction sets
 constexpr int kAhead = 48;    // rows of dQ to prefetch before they are stored
 
-// Units per KV head.
-int units_of_keys(const Problem& p) { return by_head(p) ? p.heads_q / p.heads_kv : 1; }
-
-// Query tiles that meet a key tile together. With a list, a tile is a block; several tiles then share the accumulators,
-// which are loaded and stored once per product.
-constexpr int kMaxTiles = 8;
-constexpr int kQueries = 128;  // in all tiles together, for 4-byte elements
-int tiles_of(const Problem& p, const CpuKernels& m) {
-  if (!by_head(p)) return 1;
-  return std::clamp(kQueries * 4 / m.operand_bytes / std::min(p.mask.blocks.q, p.len_q), 1, kMaxTiles);
-}
-
-struct Scratch {
-  std::byte *k_q, *v_q, *k_v;        // a key tile: as panels for S and dP, and as a tile for dQ
-  Queries queries;                   // a query tile
-  float *dk, *dv, *dq;               // accumulators: of the key tile, and of all rows of the KV head
-  float *s, *dp, *plain, *plain_dp;  // of a panel of keys
-  std::byte *p, *ds, *ds_t;          // ds_t: panels of queries, each with all keys of the tile
-  float *lse, *delta, *row;
-  const void** rows;
-  General* scores;
-  Unit* units;
-};
-
-// Rows of a unit's dQ. With a list, every query tile begins a new panel.
-int64_t rows_of_dq(const Plan& plan, const CpuKernels& m, const PackedQueries& queries) {
-  const Problem& p = plan.problem;
-  return by_head(p) ? queries.slots * plan.tile_q : round_up(int64_t(p.len_q) * group(p), m.rows);
-}
-
-Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const PackedQueries& queries) {
-  const Problem& p = plan.problem;
-  const size_t tk = size_t(plan.tile_k), tq = size_t(plan.tile_q), rows = size_t(m.rows),
-               all = tq * size_t(tiles_of(p, m)), bytes = size_t(m.operand_bytes);
-  const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));
-  const auto operand = [&](size_t count) { return ws.take<std::byte>(count * bytes); };
-  Scratch x{};
-  x.k_q = operand(tk * dim_qk), x.v_q = operand(tk * dim_v), x.k_v = operand(tk * dim_qk);
-  x.queries.q_k = operand(tq * dim_qk), x.queries.q_v = operand(tq * dim_qk);
-  x.queries.do_k = operand(tq * dim_v), x.queries.do_v = operand(tq * dim_v), x.queries.room = plan.tile_q;
-  x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v);
-  x.dq = ws.take<float>(size_t(rows_of_dq(plan, m, queries) * units_of_keys(p)) * dim_qk);
-  x.s = ws.take<float>(all * rows), x.dp = ws.take<float>(all * rows);
-  x.plain = ws.take<float>(tq * rows), x.plain_dp = ws.take<float>(tq * rows);
-  x.p = operand(all * rows), x.ds = operand(all * rows), x.ds_t = operand(all * tk);
-  x.lse = ws.take<float>(all), x.delta = ws.take<float>(all), x.row = ws.take<float>(rows * std::max(dim_qk, dim_v));
-  x.rows = ws.take<const void*>(std::max(tk, tq));
-  x.scores = ws.take<General>(size_t(p.heads_q / p.heads_kv));
-  x.units = ws.take<Unit>(size_t(units_of_keys(p)));
-  return x;
-}
-
 // The gradients of one KV head in one sequence, for its key tiles [first, last).
 class Task {
  public:
   Task(const Plan& plan, const Args& a, const CpuKernels& m, const Scratch& scratch, const RowState& rows,
        const PackedQueries& queries, int b, int head_kv)
-      : plan_(plan),
-        p_(plan.problem),
-        a_(a),
-        m_(m),
-        x_(scratch),
-        rows_(rows),
-        queries_(queries),
-        dim_qk_(padded(m, p_.dim_qk)),
-        dim_v_(padded(m, p_.dim_v)),
+      : plan_(plan), p_(plan.problem), a_(a), m_(m), x_(scratch), rows_(rows), queries_(queries),
+        dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)),
         numbers_(only_numbers(p_) ? a.row<const float>(Role::bias) : nullptr),
-        general_(needs_general(p_) && !numbers_),
-        f32_(p_.dtype.grad == DType::f32),
-        scale_(scale_of(p_, a)) {
+        general_(needs_general(p_) && !numbers_), f32_(p_.dtype.grad == DType::f32), scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
     for (int n = 0; n < units_of_keys(p_); ++n)
@@ -148,13 +87,27 @@ class Task {
   void key_tile(Rows keys) {
     const int count = keys.last - keys.first;
     if (count <= 0) return;
-    const Unit& any = x_.units[0];
     const Panels panels = panels_of(keys);
-    fetched_ = false;
+    fetched_ = false, searched_ = false;
+    keys_ = keys;
+    pack_keys(panels, false);
+    std::fill_n(x_.dk, int64_t(panels.rows()) * dim_qk_, 0.f);
+    std::fill_n(x_.dv, int64_t(panels.rows()) * dim_v_, 0.f);
+    for (int n = 0; n < units_of_keys(p_); ++n) visit_queries(n, keys, panels);
+    store_keys(Role::dk, keys, panels, x_.dk, p_.dim_qk, dim_qk_, scale_);
+    store_keys(Role::dv, keys, panels, x_.dv, p_.dim_v, dim_v_, 1.f);
+  }
+
+  // Packs the key tile, `leaves_out`: without rows that are not finite.
+  void pack_keys(const Panels& panels, bool leaves_out) {
+    const int count = keys_.last - keys_.first;
+    leaves_out_ = leaves_out;
     const float scale_k = m_.scale_in_q && !general_ ? scale_ * kLog2e : 1.f;
     for (const Role role : {Role::k, Role::v}) {
       const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, pitch = role == Role::k ? dim_qk_ : dim_v_;
-      gather_keys(any, role, keys.first, count, x_.rows);
+      gather_keys(x_.units[0], role, keys_.first, count, x_.rows);
+      for (int j = 0; leaves_out && j < count; ++j)
+        if (x_.left_out[j]) x_.rows[j] = kZeroRow;
       for (int n = 0; n < panels.count(); ++n) {
         const int first = panels.first(n), rows = clamp(count - first, 0, panels[n].rows);
         panels[n].pack_q(x_.rows + first, rows, dim, role == Role::k ? scale_k : 1.f,
@@ -162,11 +115,22 @@ class Task {
       }
       if (role == Role::k) m_.pack_v(x_.rows, count, dim, x_.k_v, plan_.tile_k);
     }
-    std::fill_n(x_.dk, int64_t(panels.rows()) * dim_qk_, 0.f);
-    std::fill_n(x_.dv, int64_t(panels.rows()) * dim_v_, 0.f);
-    for (int n = 0; n < units_of_keys(p_); ++n) visit_queries(n, keys, panels);
-    store_keys(Role::dk, keys, panels, x_.dk, p_.dim_qk, dim_qk_, scale_);
-    store_keys(Role::dv, keys, panels, x_.dv, p_.dim_v, dim_v_, 1.f);
+  }
+
+  // True if some pair of the key tile and these rows has no gradient, and a row of either is not finite (finite.h).
+  bool must_leave_out(const Unit& u, Rows tile) {
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    bool hidden = int64_t(walk.first_query(keys_.last - 1)) * u.group > tile.first ||
+                  int64_t(walk.last_query(keys_.first)) * u.group < tile.last;
+    bool found = false;
+    for (int row = tile.first; rows_.any_special(p_, u) && row < tile.last; ++row) {
+      found |= rows_.infinite[row_index(u, row)];
+      hidden |= rows_.lse[row_index(u, row)] == INFINITY;
+    }
+    if (!hidden) return false;
+    if (!searched_) some_left_out_ = mark_keys(p_, m_, x_.units[0], keys_, x_.rows, x_.left_out);
+    searched_ = true;
+    return found || some_left_out_;
   }
 
   void visit_queries(int unit, Rows keys, const Panels& panels) {
@@ -195,7 +159,9 @@ class Task {
       const Rows tile{int(first), clamp(first + plan_.tile_q, 0, rows.last)};
       // Whole panels of dQ: a row beyond the tile adds 0 to its owner.
       const int n = int(round_up(round_up(tile.last - tile.first, m_.rows), m_.keys));
-      pack_queries(p_, m_, x_.units[unit], tile, n, x_.rows, x_.queries);
+      const bool leaves_out = must_leave_out(x_.units[unit], tile);
+      if (leaves_out != leaves_out_) pack_keys(panels, leaves_out);
+      pack_queries(unit, tile, n);
       tiles_[0] = {.rows = tile, .open = rows, .n = n, .packed = x_.queries,
                    .panels = Panels(m_, tile.last - tile.first, false), .dq = dq_of(unit, first)};
       count_ = 1;
@@ -211,13 +177,27 @@ class Task {
       const Rows tile = queries_.rows(plan_, u, slot);
       const Rows open{clamp(tile.first, seen.first, seen.last), clamp(tile.last, seen.first, seen.last)};
       if (open.first >= open.last) continue;
+      const bool leaves_out = must_leave_out(u, tile);
+      if (leaves_out != leaves_out_) {
+        query_tiles(u, keys, panels);
+        count_ = 0;
+        pack_keys(panels, leaves_out);
+      }
       QueryTile& t = tiles_[count_];
       t = {.rows = tile, .open = open, .n = int(round_up(tile.last - tile.first, m_.keys)),
            .at = count_ * plan_.tile_q, .packed = queries_.at(p_, u.b, u.head_q, slot), .panels = panels_of(tile),
            .dq = dq_of(unit, slot * plan_.tile_q)};
       if (p_.has(Option::block_bias)) t.entry = std::max(0, list.find(int(block), key_block));
-      if (++count_ == tiles_of(p_, m_)) query_tiles(u, keys, panels), count_ = 0;
+      if (leaves_out) pack_queries(unit, tile, t.n), t.packed = x_.queries;
+      if (++count_ == tiles_of(p_, m_) || leaves_out) query_tiles(u, keys, panels), count_ = 0;
     }
+  }
+
+  // Packs rows of a unit as the query tile.
+  void pack_queries(int unit, Rows tile, int n) {
+    const Unit& u = x_.units[unit];
+    const auto left_out = [&](int row) { return leaves_out_ && rows_.infinite[row_index(u, row)]; };
+    cpu::pack_queries(p_, m_, u, tile, n, x_.rows, x_.queries, left_out);
   }
 
   // Transposed dS of a panel of queries, starting at a key.
@@ -241,6 +221,8 @@ class Task {
           delta[r] = rows_.delta[row_index(u, t.rows.first + r)];
         }
       }
+      for (int r = 0; leaves_out_ && r < count; ++r)
+        if (rows_.infinite[row_index(u, t.rows.first + r)]) lse[r] = INFINITY, delta[r] = 0.f;
       t.large_logits = std::any_of(lse, lse + count, is_large_logit);
       if (numbers_ && !t.large_logits) lower(lse, count, number_of(t));
       // Drops the last panels if no query sees a key of theirs: on the diagonal of a causal mask nearly half of them.
@@ -260,6 +242,32 @@ class Task {
     }
     fetched_ |= count_ > 0;
     for (int g = 0; a_.given(Role::dq) && g < count_; ++g) add_dq(tiles_[g]);
+    for (int g = 0; leaves_out_ && g < count_; ++g) add_left_out(u, panels, tiles_[g]);
+  }
+
+  // Adds the visible pairs of rows that were left out, as `general_gradients` has them.
+  [[gnu::cold, gnu::noinline]] void add_left_out(const Unit& u, const Panels& panels, const QueryTile& t) {
+    const QueryWalk walk{u.seq.band, u.seq.len_q, 1};
+    PairRows x;
+    if (p_.has(Option::block_bias)) x_.scores[&u - x_.units].entry = t.entry;
+    float block = 0.f;
+    for (int row = std::max(t.rows.first, t.open.first); row < std::min(t.rows.last, t.open.last); ++row) {
+      const int64_t at = row_index(u, row);
+      if (rows_.lse[at] == INFINITY) continue;
+      const int i = u.position(row);
+      x.read(p_, m_, u.address(Role::q, row), u.address(Role::d_out, row));
+      for (int j = keys_.first; j < keys_.last; ++j) {
+        if (!rows_.infinite[at] && !x_.left_out[j - keys_.first]) continue;
+        if (i < walk.first_query(j) || i >= walk.last_query(j)) continue;
+        const PairRows::Weights w = x.pair(u, u.score(row), i, j, rows_.lse[at], rows_.delta[at]);
+        if (a_.given(Role::d_bias) && !p_.has(Option::block_bias)) *bias_gradient(u, i, row, j) += w.d_logit;
+        block += w.d_logit;
+        add_to_panels(panels, j - keys_.first, x.scaled(x.d_out, w.p), dim_v_, x_.dv);
+        add_to_panels(panels, j - keys_.first, x.scaled(x.q, w.ds), dim_qk_, x_.dk);
+        add_to_panels(t.panels, row - t.rows.first, x.scaled(x.k, w.ds), dim_qk_, t.dq);
+      }
+    }
+    if (p_.has(Option::block_bias)) add_to_number(t, block);
   }
 
   // f32 sums are not in cache, and are touched only once, when stored.
@@ -361,6 +369,7 @@ class Task {
     bool partial = last_key - first_key < m.rows ||
                    std::max(walk.first_query(last_key - 1) * u.group, t.open.first) > before ||
                    std::min(walk.last_query(first_key) * u.group, t.open.last) < before + count;
+    partial |= leaves_out_;
     if (partial || general_) {
       const int rows = last_key - first_key;
       auto begin = [&](int r) { return std::max(walk.first_query(first_key + r) * u.group, t.open.first) - before; };
@@ -369,6 +378,8 @@ class Task {
       by_one ? fill_steps(rows, begin, from) : fill_each(rows, begin, from);
       by_one ? fill_steps(rows, end, until) : fill_each(rows, end, until);
       std::fill(from + rows, from + m.rows, t.n), std::fill(until + rows, until + m.rows, 0);
+      for (int r = 0; leaves_out_ && r < rows; ++r)
+        if (x_.left_out[first_key - keys_.first + r]) from[r] = t.n, until[r] = 0;
     }
     if (general_) return general_gradients(u, t, m, first_key, last_key, from, until, to);
     float top[kMaxRows];
@@ -483,6 +494,9 @@ class Task {
   QueryTile tiles_[kMaxTiles];
   int count_ = 0;
   bool fetched_ = false;  // gradients of the key tile are prefetched
+  Rows keys_{};           // the key tile
+  bool searched_ = false, some_left_out_ = false;  // x_.left_out is filled; it has a key
+  bool leaves_out_ = false;                        // the key tile is packed without them
 };
 
 Status supports(const Problem& p, const Device& d) {
@@ -542,12 +556,7 @@ Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
   const int64_t heads = int64_t(p.batch) * p.heads_q;
   each(heads, plan.device.units,
        [&](const Scratch&, int64_t n) { prepare(p, a, m, rows, int(n / p.heads_q), int(n % p.heads_q)); });
-  for (int h = 0; a.given(Role::d_sinks) && h < p.heads_q; ++h) {
-    double sum = 0;
-    for (int b = 0; b < p.batch; ++b) sum += rows.d_sink[int64_t(b) * p.heads_q + h];
-    float* to = a.row<float>(Role::d_sinks, 0, 0, h);
-    *to = float(sum + (accumulates(p) ? double(*to) : 0));
-  }
+  if (a.given(Role::d_sinks)) store_sinks(p, a, rows);
   // Clears keys that no sequence owns.
   for (const Role r : {Role::dk, Role::dv, Role::d_bias})
     if (a.given(r) && !accumulates(p) && (r == Role::d_bias || !whole(p, a, a[r]))) clear(a[r]);
@@ -558,7 +567,8 @@ Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
     const Rows tile = queries.rows(plan, u, slot);
     const int count = tile.last - tile.first;
     if (count > 0)
-      pack_queries(p, m, u, tile, int(round_up(count, m.keys)), x.rows, queries.at(p, u.b, u.head_q, slot));
+      pack_queries(p, m, u, tile, int(round_up(count, m.keys)), x.rows, queries.at(p, u.b, u.head_q, slot),
+                   [](int) { return false; });
   });
 
   // If sequences share keys, one task handles all of them.
@@ -577,16 +587,7 @@ Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {
   if (plan.splits == 1 || !a.given(Role::dq)) return Status::good();
 
   each(heads, plan.device.units, [&](const Scratch& x, int64_t n) {
-    const int b = int(n / p.heads_q), h = int(n % p.heads_q);
-    const Sequence seq = sequence(p, a, b);
-    for (int i = 0; i < seq.len_q; ++i) {
-      std::fill_n(x.row, p.dim_qk, 0.f);
-      for (int split = 0; split < plan.splits; ++split) {
-        const float* from = partial.dq + (split * partial.rows + n * p.len_q + i) * p.dim_qk;
-        for (int d = 0; d < p.dim_qk; ++d) x.row[d] += from[d];
-      }
-      write_gradient(m, p, x.row, p.dim_qk, row_address(a[Role::dq], seq.q_batch, seq.q_first + i, h));
-    }
+    add_splits(plan, a, m, partial, x.row, int(n / p.heads_q), int(n % p.heads_q));
   });
   return Status::good();
 }

@@ -6,6 +6,10 @@
 #include <cmath>
 
 #include "attention/cpu/append.h"
+#include "attention/cpu/finite.h"
+#include "attention/cpu/few_rows.h"
+#include "attention/cpu/packed_keys.h"
+#include "attention/cpu/splits.h"
 #include "attention/cpu/unit.h"
 #include "attention/cpu/row_io.h"
 
@@ -17,13 +21,9 @@ using namespace cpu;
 // Rows per task: how often a packed tile is reused. Packing costs about 1 / kTaskRows of the products.
 constexpr int kTaskRows = 1024;
 constexpr int kMaxRows = 64;          // per panel, for all instruction sets
+constexpr int kMaxTile = 512;
+constexpr int kMaxDim = 256;
 constexpr float kLeastScale = 1e-6f;  // below, a block bias divided by the scale cannot shift scores
-
-// Results of one KV split, before the merge.
-struct Partial {
-  float *out, *lse;  // [split][batch][head][query], out with dim_v values each
-  int64_t rows;      // per split
-};
 
 // Scratch of one worker; counted in `shape` and placed in `run`.
 struct Scratch {
@@ -51,42 +51,6 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
           .scores = ws.take<General>(group(p))};
 }
 
-Partial carve_partial(Workspace& ws, const Plan& plan) {
-  const Problem& p = plan.problem;
-  if (plan.splits == 1) return {};
-  const int64_t rows = int64_t(p.batch) * p.heads_q * p.len_q;
-  return {ws.take<float>(size_t(plan.splits * rows * p.dim_v)), ws.take<float>(size_t(plan.splits * rows)), rows};
-}
-
-// With a block list, a query block has too few rows to amortize the packing of its keys. If lists have as many entries
-// as there are key blocks, all keys are packed once in advance: block after block, in pieces of at most one tile.
-struct PackedKeys {
-  std::byte *k = nullptr, *v = nullptr;  // [batch][KV head][block][piece]
-  int64_t k_bytes = 0, v_bytes = 0;      // per piece
-  int64_t pieces = 1, slots = 0;         // pieces per block, per head
-  int room = 0;                          // keys per piece
-
-  explicit operator bool() const { return room > 0; }
-  int64_t slot(const Problem& p, int b, int head_kv, int64_t of_head) const {
-    return (int64_t(b) * p.heads_kv + head_kv) * slots + of_head;
-  }
-};
-
-PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m) {
-  const Problem& p = plan.problem;
-  const Blocks size = p.mask.blocks;
-  const int64_t blocks = by_head(p) ? ceil_div(p.len_k, size.k) : 0;
-  if (!blocks || size.bound < int64_t(p.batch) * p.heads_kv * blocks) return {};
-  PackedKeys all{.pieces = ceil_div(std::min(size.k, p.len_k), m.tile),
-                 .room = int(round_up(std::min({size.k, p.len_k, m.tile}), m.keys))};
-  all.slots = blocks * all.pieces;
-  all.k_bytes = packed_bytes(m, all.room, p.dim_qk), all.v_bytes = packed_bytes(m, all.room, p.dim_v);
-  const int64_t every = all.slot(p, p.batch, 0, 0);
-  all.k = ws.take<std::byte>(size_t(every * all.k_bytes));
-  all.v = ws.take<std::byte>(size_t(every * all.v_bytes));
-  return all;
-}
-
 // Consecutive keys within a tile. A band has one segment per tile, a block list several.
 struct Segment {
   int key, count, at;   // first key, count, and offset in the tile (a multiple of m.keys)
@@ -111,8 +75,8 @@ class Task {
     scale_s_ = general_ || m.scale_in_q ? 1.f : scale * kLog2e;
   }
 
-  void run(int split, int splits, const Partial& partial) {
-    const Partial* to = splits > 1 ? &partial : nullptr;
+  void run(int split, int splits, const SplitRows& partial) {
+    const SplitRows* to = splits > 1 ? &partial : nullptr;
     for (int i = 0; i < panels_.count(); ++i) start(i);
     p_.mask.blocks.q ? visit_list(split, splits) : visit_band(split, splits);
     for (int i = 0; i < panels_.count(); ++i) store(i, to, split);
@@ -177,25 +141,68 @@ class Task {
     tile();
   }
 
-  // Packs the segments, unless already packed, and processes every panel against them.
+  // Packs the segments, unless already packed, and processes every panel against them. Panels that see only a part of
+  // them come last, if some rows of v must be left out for these.
   void tile() {
     if (!count_) return;
-    if (!keys_) pack();
-    for (int i = 0; i < panels_.count(); ++i) step(i);
-  }
-  void pack() {
-    for (const Role role : {Role::k, Role::v}) {
-      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v;
-      int total = 0;
-      for (int n = 0; n < count_; ++n) {
-        const auto [key, count, place, entry, packed] = segments_[n];
-        gather_keys(u_, role, key, count, x_.rows + place);
-        total = place + count;
-        // A gap before the next segment repeats its neighbour: masked in the scores, and a weight of 0 times it is 0.
-        for (int gap = total; n + 1 < count_ && gap < segments_[n + 1].at; ++gap) x_.rows[gap] = x_.rows[total - 1];
-      }
-      role == Role::k ? m_.pack_k(x_.rows, total, dim, x_.k) : m_.pack_v(x_.rows, total, dim, x_.v, m_.tile);
+    if (!keys_) {
+      m_.pack_k(x_.rows, gather(Role::k), p_.dim_qk, x_.k);
+      m_.pack_v(x_.rows, gather(Role::v), p_.dim_v, x_.v, m_.tile);
     }
+    const bool leaves_out = hides({0, panels_.count() - 1}) && mark_left_out();
+    for (int i = 0; i < panels_.count(); ++i)
+      if (!leaves_out || !hides({i, i})) step(i, false);
+    if (!leaves_out) return;
+    const int total = gather(Role::v);
+    for (int k = 0; k < total; ++k)
+      if (left_out_[k]) x_.rows[k] = kZeroRow;
+    m_.pack_v(x_.rows, total, p_.dim_v, x_.v, m_.tile);
+    for (int i = 0; i < panels_.count(); ++i)
+      if (hides({i, i})) step(i, true);
+  }
+  // Finds the addresses of all rows of the tile, and returns their number. Rows between two segments are 0.
+  int gather(Role role) {
+    int total = 0;
+    for (int n = 0; n < count_; ++n) {
+      const Segment& g = segments_[n];
+      std::fill(x_.rows + total, x_.rows + g.at, kZeroRow);
+      gather_keys(u_, role, g.key, g.count, x_.rows + g.at);
+      total = g.at + g.count;
+    }
+    return total;
+  }
+  // True if some row of these panels, from the first to the last, does not see some key of the tile.
+  bool hides(Rows panels) const {
+    const int first = position(panels.first, 0), last = position(panels.last, rows_in(panels.last) - 1);
+    return std::any_of(segments_, segments_ + count_, [&](const Segment& g) {
+      return walk_.first_key(last) > g.key || walk_.last_key(first) < g.key + g.count;
+    });
+  }
+  // Marks the rows of v that are not finite; true if there are any.
+  bool mark_left_out() {
+    const int total = gather(Role::v);
+    return mark_rows(m_, x_.rows, total, p_.dim_v, left_out_);
+  }
+  // Adds the rows of v that were left out to the rows that see their keys.
+  [[gnu::cold, gnu::noinline]] void add_left_out(int panel, const Range* range, int n) {
+    const CpuKernels& m = panels_[panel];
+    const bool dropout = p_.has(Option::dropout);  // x_.plain has the weights
+    if (!dropout) m.read_scores(x_.s, n, x_.plain, m.tile);
+    each_key(range, [&](const Segment& g, Range keys, int offset) {
+      for (int k = keys.first; k < std::min(keys.last, g.count); ++k) {
+        if (!left_out_[g.at + k]) continue;
+        float v[kMaxDim] = {}, x[kMaxDim];
+        m.widen(key_address(u_, Role::v, g.key + k), p_.dim_v, v);
+        for (int r = 0; r < rows_in(panel); ++r) {
+          const int i = position(panel, r);
+          if (g.key + k < walk_.first_key(i) || g.key + k >= walk_.last_key(i)) continue;
+          const float s = x_.plain[int64_t(r) * m.tile + offset + k - keys.first], ref = ref_of(panel)[r];
+          const float weight = dropout ? s : std::exp2(s * scale_s_ - (ref == -INFINITY ? 0.f : ref));
+          for (int d = 0; d < dim_v_; ++d) x[d] = weight * v[d];
+          m.add_row(x, dim_v_, r, o_of(panel));
+        }
+      }
+    });
   }
   const std::byte* keys_of(const Segment& g, int first) const {
     return g.packed < 0 ? at(x_.k, m_, int64_t(g.at + first) * dim_qk_)
@@ -214,8 +221,8 @@ class Task {
     return {int(round_up(clamp(first, 0, g.count), m_.keys)), clamp(last, 0, g.count) / m_.keys * m_.keys};
   }
 
-  // Processes one panel against the tile.
-  void step(int panel) {
+  // Processes one panel against the tile. `leaves_out`: x_.v is packed without the marked rows.
+  void step(int panel, bool leaves_out) {
     const CpuKernels& m = panels_[panel];
     Range range[kSegments];
     float top[kMaxRows];
@@ -239,14 +246,16 @@ class Task {
     if (p_.has(Option::dropout)) dropped_weights(panel, range, n);
     else m.weights(x_.s, n, scale_s_, ref_of(panel), sum_of(panel), x_.p);
     KeyRun runs[kSegments];
+    const bool packed = keys_ && !leaves_out;
     int many = 0;
     for (int g = 0; g < count_; ++g) {
       const auto [first, last] = range[g];
       if (first >= last) continue;
-      if (keys_) runs[many++] = {keys_.v + segments_[g].packed * keys_.v_bytes, first, last - first};
+      if (packed) runs[many++] = {keys_.v + segments_[g].packed * keys_.v_bytes, first, last - first};
       else runs[many++] = {x_.v, segments_[g].at + first, last - first};
     }
-    accumulate(m, x_.p, runs, many, keys_ ? keys_.room : m.tile, dim_v_, o_of(panel));
+    accumulate(m, x_.p, runs, many, packed ? keys_.room : m.tile, dim_v_, o_of(panel));
+    if (leaves_out) add_left_out(panel, range, n);
   }
 
   // Scores of one segment. Only keys around the edges of the visible range are masked; most tiles have none.
@@ -259,6 +268,11 @@ class Task {
       float* part = s + int64_t(first - range.first) * m.rows;
       float more[kMaxRows];
       m.scores(q_of(panel), keys_of(g, first), last - first, dim_qk_, part, more);
+      if (numbers_) {
+        const float by = numbers_[g.entry] * kLog2e / scale_s_;
+        for (int n = 0; n < (last - first) * m.rows; ++n) part[n] += by;
+        for (int r = 0; r < m.rows; ++r) more[r] += by;
+      }
       if (!general_ && first != whole.first) {
         int from[kMaxRows], until[kMaxRows];
         const int rows = rows_in(panel), begin = g.key + first, end = g.key + g.count;
@@ -267,11 +281,6 @@ class Task {
         std::fill(from + rows, from + m.rows, from[rows - 1]);
         std::fill(until + rows, until + m.rows, until[rows - 1]);
         m.hide(part, last - first, from, until, more);
-      }
-      if (numbers_) {
-        const float by = numbers_[g.entry] * kLog2e / scale_s_;
-        for (int n = 0; n < (last - first) * m.rows; ++n) part[n] += by;
-        for (int r = 0; r < m.rows; ++r) more[r] += by;
       }
       for (int r = 0; r < m.rows; ++r) top[r] = more[r] > top[r] || more[r] != more[r] ? more[r] : top[r];
     }
@@ -357,7 +366,7 @@ class Task {
       if (until[r] - from[r] == 1 && now[r] != 0.f) now[r] *= sum_of(panel)[r] / m_.rounded_weight(sum_of(panel)[r]);
   }
 
-  void store(int panel, const Partial* partial, int split) {
+  void store(int panel, const SplitRows* partial, int split) {
     const CpuKernels& m = panels_[panel];
     const int n = rows_in(panel);
     float now[kMaxRows] = {}, before[kMaxRows];
@@ -389,15 +398,6 @@ class Task {
     return (int64_t(u_.b) * p_.heads_q + u_.head(row(panel, r))) * p_.len_q + position(panel, r);
   }
 
- public:
-  static void store_row(const CpuKernels& m, const Problem& p, const float* from, float before, char* out) {
-    if (p.dtype.out != DType::f32) return m.narrow(from, p.dim_v, out);
-    float* to = reinterpret_cast<float*>(out);
-    if (!p.has(Option::accumulate)) std::copy_n(from, p.dim_v, to);
-    else for (int d = 0; d < p.dim_v; ++d) to[d] = from[d] + (before == 0.f ? 0.f : to[d] * before);
-  }
-
- private:
   static constexpr int kSegments = 64;
   const Problem& p_;
   const Unit& u_;
@@ -412,47 +412,8 @@ class Task {
   const float* numbers_ = nullptr;  // block biases, if scores are shifted by them
   Segment segments_[kSegments];
   int count_ = 0;
+  bool left_out_[kMaxTile];  // of the tile's rows of v, where some are
 };
-
-// Packs the n-th piece of all keys; a head has `of_head` pieces.
-void pack_keys(const Problem& p, const Args& a, const CpuKernels& m, const PackedKeys& to, const Scratch& x, int64_t n,
-               int64_t of_head) {
-  const int64_t slot = n % of_head, set = n / of_head;
-  const int b = int(set / p.heads_kv), head = int(set % p.heads_kv), tile = std::min(p.mask.blocks.k, m.tile);
-  const Unit u = unit_of(p, a, b, head * (p.heads_q / p.heads_kv), x.scores);
-  const int64_t start = slot / to.pieces * p.mask.blocks.k, first = start + slot % to.pieces * tile;
-  const int count = int(std::min({first + tile, start + p.mask.blocks.k, int64_t(u.seq.len_k)}) - first);
-  if (count <= 0) return;
-  const int64_t place = to.slot(p, b, head, slot);
-  gather_keys(u, Role::k, int(first), count, x.rows);
-  m.pack_k(x.rows, count, p.dim_qk, to.k + place * to.k_bytes);
-  gather_keys(u, Role::v, int(first), count, x.rows);
-  m.pack_v(x.rows, count, p.dim_v, to.v + place * to.v_bytes, to.room);
-}
-
-// Merges the splits of a row, in order, then the previous output and the sink.
-void merge_splits(const Plan& plan, const Args& a, const CpuKernels& m, const Partial& part, float* row, int b, int h) {
-  const Problem& p = plan.problem;
-  const Sequence seq = sequence(p, a, b);
-  for (int i = 0; i < seq.len_q; ++i) {
-    const int64_t at = (int64_t(b) * p.heads_q + h) * p.len_q + i;
-    float lse = -INFINITY;
-    std::fill_n(row, p.dim_v, 0.f);
-    for (int n = 0; n < plan.splits; ++n) {
-      const Share share = merge(lse, part.lse[n * part.rows + at]);
-      const float* from = part.out + (n * part.rows + at) * p.dim_v;
-      for (int d = 0; d < p.dim_v; ++d) row[d] = row[d] * share.a + (share.b == 0.f ? 0.f : from[d] * share.b);
-      lse = share.lse;
-    }
-    RowEnd end(lse);
-    float* lse_at = a.row<float>(Role::lse, seq.q_batch, seq.q_first + i, h);
-    if (p.has(Option::accumulate)) end.merge_running(*lse_at);
-    if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
-    for (int d = 0; d < p.dim_v; ++d) row[d] *= end.now;
-    Task::store_row(m, p, row, end.before, row_address(a[Role::out], seq.q_batch, seq.q_first + i, h));
-    if (lse_at) *lse_at = end.lse;
-  }
-}
 
 int task_rows(const Plan& plan) {
   return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q;
@@ -480,6 +441,7 @@ Status supports(const Problem& p, const Device& d) { return cpu::supports("cpu_f
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   const CpuKernels& m = kernels_of(p, plan.device);
+  if (has_few_rows(p, m)) return shape_few_rows(plan);
   const int64_t rows = int64_t(p.len_q) * group(p), sets = int64_t(p.batch) * units(p), threads = plan.device.units;
   // Enough tasks for the threads, none larger than kTaskRows, all about equal.
   int64_t blocks = ceil_div(rows, kTaskRows);
@@ -492,7 +454,7 @@ Status shape(Plan& plan, const Planner&) {
     plan.splits = int(std::clamp<int64_t>(ceil_div(2 * threads, tasks), 1, most));
   Workspace count;
   carve_rotated(count, p);
-  carve_partial(count, plan);
+  carve_splits(count, plan);
   carve_keys(count, plan, m);
   for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
   plan.workspace_bytes = count.used;
@@ -502,7 +464,7 @@ Status shape(Plan& plan, const Planner&) {
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const CpuKernels& m = kernels_of(p, plan.device);
-  const Partial partial = carve_partial(ws, plan);
+  const SplitRows partial = carve_splits(ws, plan);
   const PackedKeys keys = carve_keys(ws, plan, m);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });
   const Tasks of_unit(plan, longest(p, a).q);
@@ -528,7 +490,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
       const Scratch scratch = scratch_of(worker);
       const int64_t of_head = ceil_div(longest(p, a).k, p.mask.blocks.k) * keys.pieces;
       for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < p.batch * p.heads_kv * of_head;)
-        pack_keys(p, a, m, keys, scratch, n, of_head);
+        pack_keys(p, a, m, keys, scratch.rows, scratch.scores, n, of_head);
     };
     parallel(plan.device.units, pack);
     next = 0;
@@ -547,7 +509,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  return append_then(attend, plan, a, ws, stream);
+  return append_then(plan.kernel == kFewRowsKernel ? attend_few_rows : attend, plan, a, ws, stream);
 }
 
 }  // namespace

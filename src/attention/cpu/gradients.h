@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "attention/cpu/finite.h"
 #include "attention/cpu/large_logits.h"
 #include "attention/cpu/pow2.h"
 #include "attention/cpu/row_io.h"
@@ -21,11 +22,19 @@ inline bool accumulates(const Problem& p) { return p.has(Option::accumulate); }
 struct RowState {
   float *lse, *delta;  // base 2, +inf if a row sees no key; sum dO O - dlse
   double* d_sink;      // [batch][head]
+  bool* infinite;      // q or d_out, or what follows from them, is not finite
+  bool* special;       // [batch][head]: some row of the head is not finite, or sees no key
+
+  bool any_special(const Problem& p, const Unit& u) const {
+    const bool* first = special + int64_t(u.b) * p.heads_q + u.head_q;
+    return std::any_of(first, first + u.group, [](bool x) { return x; });
+  }
 };
 
 inline RowState carve_rows(Workspace& ws, const Problem& p) {
   const size_t heads = size_t(p.batch) * size_t(p.heads_q), rows = heads * size_t(p.len_q);
-  return {ws.take<float>(rows), ws.take<float>(rows), ws.take<double>(heads)};
+  return {ws.take<float>(rows), ws.take<float>(rows), ws.take<double>(heads), ws.take<bool>(rows),
+          ws.take<bool>(heads)};
 }
 
 struct Partial { float* dq; int64_t rows; };  // [split][batch][head][query][dim_qk]; not needed for one split
@@ -78,17 +87,53 @@ inline void prepare(const Problem& p, const Args& a, const CpuKernels& m, const 
   const bool has_sink = p.has(Option::sink);
   const float sink = has_sink ? *a.row<const float>(Role::sinks, 0, 0, h) : -INFINITY;
   double d_sink = 0;
+  bool special = false;
+  constexpr int kAtOnce = 64;
+  for (int i = 0; i < seq.len_q; i += kAtOnce) {
+    const void* q[kAtOnce];
+    const int n = std::min(kAtOnce, seq.len_q - i);
+    for (int r = 0; r < n; ++r) q[r] = row_address(a[Role::q], seq.q_batch, seq.q_first + i + r, h);
+    mark_rows(m, q, n, p.dim_qk, to.infinite + first + i);
+  }
   for (int i = 0; i < seq.len_q; ++i) {
     const int64_t at = seq.q_first + i;
     float delta = dot_of(m, p.dtype.out, row_address(a[Role::out], seq.q_batch, at, h),
                          row_address(a[Role::d_out], seq.q_batch, at, h), p.dim_v);
     if (a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, seq.q_batch, at, h);
     const float lse = *a.row<const float>(Role::lse, seq.q_batch, at, h);
+    // An element of d_out that is not finite makes delta so: times 0 it is NaN.
+    to.infinite[first + i] |= !std::isfinite(delta) || !(lse < INFINITY);
+    special |= to.infinite[first + i] || lse == -INFINITY;
     to.delta[first + i] = lse == -INFINITY ? 0.f : delta;
     to.lse[first + i] = lse_of_weights(lse);
     if (has_sink && lse != -INFINITY) d_sink -= std::exp(double(sink) - lse) * delta;
   }
   to.d_sink[int64_t(b) * p.heads_q + h] = d_sink;
+  to.special[int64_t(b) * p.heads_q + h] = special;
+}
+
+inline void store_sinks(const Problem& p, const Args& a, const RowState& rows) {
+  for (int h = 0; h < p.heads_q; ++h) {
+    double sum = 0;
+    for (int b = 0; b < p.batch; ++b) sum += rows.d_sink[int64_t(b) * p.heads_q + h];
+    float* to = a.row<float>(Role::d_sinks, 0, 0, h);
+    *to = float(sum + (accumulates(p) ? double(*to) : 0));
+  }
+}
+
+// Adds the splits' dQ of one head, in order; `sum` is scratch.
+inline void add_splits(const Plan& plan, const Args& a, const CpuKernels& m, const Partial& partial, float* sum, int b,
+                       int h) {
+  const Problem& p = plan.problem;
+  const Sequence seq = sequence(p, a, b);
+  for (int i = 0; i < seq.len_q; ++i) {
+    std::fill_n(sum, p.dim_qk, 0.f);
+    for (int split = 0; split < plan.splits; ++split) {
+      const int64_t row = split * partial.rows + (int64_t(b) * p.heads_q + h) * p.len_q + i;
+      add_row(partial.dq + row * p.dim_qk, p.dim_qk, sum);
+    }
+    write_gradient(m, p, sum, p.dim_qk, row_address(a[Role::dq], seq.q_batch, seq.q_first + i, h));
+  }
 }
 
 // The key tiles of a sequence of up to `len_k` keys. Tiles do not cross blocks of a list.
@@ -133,6 +178,52 @@ inline bool shares_bias(const Problem& p, const Args& a) {
 // Subtracts a block bias from the log-sum-exps instead of adding it to each logit, both in base 2.
 inline void lower(float* lse, int n, float number) {
   for (int r = 0; r < n; ++r) lse[r] = lse[r] == INFINITY ? lse[r] : lse[r] - number;
+}
+
+// Marks the keys whose row of k or v is not finite; true if there are any. `rows` is scratch.
+inline bool mark_keys(const Problem& p, const CpuKernels& m, const Unit& u, Rows keys, const void** rows, bool* marks) {
+  const int count = keys.last - keys.first;
+  gather_keys(u, Role::k, keys.first, count, rows);
+  const bool any = mark_rows(m, rows, count, p.dim_qk, marks);
+  gather_keys(u, Role::v, keys.first, count, rows);
+  if (m.finite(rows, count, p.dim_v)) return any;
+  for (int j = 0; j < count; ++j) marks[j] |= !m.finite(rows + j, 1, p.dim_v);
+  return true;
+}
+
+// One pair of a query and a key, in f32 and without panels.
+struct PairRows {
+  float q[256] = {}, d_out[256] = {}, k[256] = {}, v[256], sum[256];
+  const CpuKernels* kernels = nullptr;
+
+  struct Weights { float p, ds, d_logit; };  // p: after dropout; ds: by the dot product, without the scale
+
+  void read(const Problem& p, const CpuKernels& m, const char* q_row, const char* d_out_row) {
+    kernels = &m;
+    m.widen(q_row, p.dim_qk, q);
+    read_row(m, p.dtype.out, d_out_row, p.dim_v, d_out);
+  }
+  Weights pair(const Unit& u, const General& score, int i, int j, float lse, float delta) {
+    const Problem& p = *u.problem;
+    kernels->widen(key_address(u, Role::k, j), p.dim_qk, k);
+    kernels->widen(key_address(u, Role::v, j), p.dim_v, v);
+    const float dot = dot_rows(q, k, p.dim_qk), keep = score.keep(i, j);
+    const float weight = std::exp2(exponent_of_weight(score.logit(dot, i, j), lse));
+    const float d_logit = weight * (keep * dot_rows(d_out, v, p.dim_v) - delta);
+    return {weight * keep, d_logit * score.slope_of_logit(dot), d_logit};
+  }
+  // A row times a factor, in place until the next.
+  const float* scaled(const float* row, float factor) {
+    for (int d = 0; d < 256; ++d) sum[d] = factor * row[d];
+    return sum;
+  }
+};
+
+// Adds x to a row of an accumulator in panels.
+inline void add_to_panels(const Panels& panels, int row, const float* x, int dim, float* acc) {
+  int panel = 0;
+  while (panel + 1 < panels.count() && panels.first(panel + 1) <= row) ++panel;
+  panels[panel].add_row(x, dim, row - panels.first(panel), acc + int64_t(panels.first(panel)) * dim);
 }
 
 }  // namespace attune::cpu

@@ -1,10 +1,9 @@
 // Query tiles of a backward as operands, packed one tile at a time or, with a block list, all in advance.
 #pragma once
+#include "attention/cpu/finite.h"
 #include "attention/cpu/unit.h"
 
 namespace attune::cpu {
-
-alignas(64) inline constexpr char kZeroRow[256 * sizeof(float)] = {};  // for any dtype
 
 // Operands of a query tile, for S, dK, dP and dV.
 struct Queries {
@@ -62,15 +61,21 @@ struct QueryTile {
   bool large_logits = false;  // some query has a large log-sum-exp
 };
 
-// Packs rows of a unit as a query tile of n rows; those beyond `tile` are 0.
-inline void pack_queries(const Problem& p, const CpuKernels& m, const Unit& u, Rows tile, int n, const void** rows,
-                  const Queries& to) {
+// Packs rows of a unit as a query tile of n rows; those beyond `tile`, or with left_out(row), are 0.
+template <class F>
+void pack_queries(const Problem& p, const CpuKernels& m, const Unit& u, Rows tile, int n, const void** rows,
+                  const Queries& to, F left_out) {
   const int count = tile.last - tile.first;
-  u.addresses(Role::q, tile.first, count, rows);
-  std::fill(rows + count, rows + n, kZeroRow);
+  const auto gather = [&](Role role) {
+    u.addresses(role, tile.first, count, rows);
+    std::fill(rows + count, rows + n, kZeroRow);
+    for (int r = 0; r < count; ++r)
+      if (left_out(tile.first + r)) rows[r] = kZeroRow;
+  };
+  gather(Role::q);
   m.pack_k(rows, n, p.dim_qk, to.q_k);
   m.pack_v(rows, n, p.dim_qk, to.q_v, to.room);
-  u.addresses(Role::d_out, tile.first, count, rows);
+  gather(Role::d_out);
   m.pack_k(rows, n, p.dim_v, to.do_k);
   m.pack_v(rows, n, p.dim_v, to.do_v, to.room);
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "attention/cpu/append.h"
+#include "attention/cpu/finite.h"
 #include "attention/cpu/large_logits.h"
 #include "core/dtypes.h"
 #include "core/score.h"
@@ -110,6 +111,36 @@ struct Worker {
                x_transposed ? m : k, y, y_transposed ? k : n, add ? 1.f : 0.f, to, n);
   }
 
+  // to (+)= weights y, [m, n] = [m, k] [k, n]. Rows of y that are not finite (finite.h) are added where sees(row of to,
+  // row of y), and then cleared; true if there were any.
+  template <class Sees>
+  bool weigh(int m, int n, int k, const float* weights, bool transposed, float* y, float* to, bool add,
+             Sees sees) const {
+    bool cleared = false;
+    for (int j = 0; j < k; ++j) {
+      float* row = y + int64_t(j) * n;
+      float zero = 0.f;
+      for (int d = 0; d < n; ++d) zero += row[d] * 0.f;  // NaN if a number is not finite
+      if (zero == 0.f) continue;
+      if (!add) std::fill_n(to, int64_t(m) * n, 0.f);
+      for (int i = 0; i < m; ++i) {
+        const float weight = weights[transposed ? int64_t(j) * m + i : int64_t(i) * k + j];
+        if (!sees(i, j)) continue;
+        for (int d = 0; d < n; ++d) to[int64_t(i) * n + d] += weight * row[d];
+      }
+      std::fill_n(row, n, 0.f);
+      cleared = add = true;
+    }
+    multiply(m, n, k, weights, transposed, y, false, to, add);
+    return cleared;
+  }
+  bool sees(const Sequence& s, int b, int h, int i, int j) const {
+    const Blocks blocks = p.mask.blocks;
+    if (!s.band.visible(i, j)) return false;
+    return !blocks.q || BlockList{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h),
+                                  a.row<const int32_t>(Role::block_column)}.find(i / blocks.q, j / blocks.k) >= 0;
+  }
+
   void load_queries(Role role, const CpuKernels& as, const Sequence& s, int h, int dim, float* to) const {
     for (int i = 0; i < s.len_q; ++i)
       as.widen(row_address(a[role], s.q_batch, s.q_first + i, h), dim, to + int64_t(i) * dim);
@@ -173,7 +204,8 @@ struct Worker {
       const RowEnd end = finish(i, h, s, soften(score, i, keys, s.len_k, room.s + int64_t(i) * s.len_k));
       room.before[i] = end.before, room.now[i] = end.now;
     });
-    if (s.len_k) multiply(s.len_q, p.dim_v, s.len_k, room.s, false, room.v, false, room.out);
+    const auto visible = [&](int i, int j) { return sees(s, b, h, i, j); };
+    if (s.len_k) weigh(s.len_q, p.dim_v, s.len_k, room.s, false, room.v, room.out, false, visible);
     for (int i = 0; i < s.len_q; ++i) store_out(i, h, s);
   }
 
@@ -230,9 +262,14 @@ struct Worker {
       const Score score(p, a, s, b, h);
       each_query(s, b, h, [&](int i, Rows keys) { differentiate(score, i, keys, s, b, h); });
       if (s.len_k) {
-        multiply(s.len_k, p.dim_v, s.len_q, room.s, true, room.d_out, false, room.dv, n > 0);
-        multiply(s.len_k, p.dim_qk, s.len_q, room.dp, true, room.q, false, room.dk, n > 0);
-        multiply(s.len_q, p.dim_qk, s.len_k, room.dp, false, room.k, false, room.dq);
+        const auto seen = [&](int j, int i) {
+          return sees(s, b, h, i, j) && *a.row<const float>(Role::lse, s.q_batch, s.q_first + i, h) != -INFINITY;
+        };
+        const auto visible = [&](int i, int j) { return seen(j, i); };
+        weigh(s.len_k, p.dim_v, s.len_q, room.s, true, room.d_out, room.dv, n > 0, seen);
+        weigh(s.len_k, p.dim_qk, s.len_q, room.dp, true, room.q, room.dk, n > 0, seen);
+        if (weigh(s.len_q, p.dim_qk, s.len_k, room.dp, false, room.k, room.dq, false, visible))
+          load_keys(s, b, head_kv);
       }
       if (a.given(Role::dq)) store_dq(s, h);
     }
@@ -257,6 +294,8 @@ struct Worker {
       make_logits(score, i, keys, x);
       for (int j = keys.first; j < keys.last; ++j) x[j] = fast_exp2(exponent_of_weight(x[j], reference));
       for (int j = keys.first; j < keys.last; ++j) dp[j] = x[j] * (dp[j] - delta) * scale;
+      for (int j = keys.first; p.mask.blocks.q && j < keys.last; ++j)
+        if (room.entry[j / p.mask.blocks.k] < 0) x[j] = dp[j] = 0.f;
     } else {
       const bool of_block = p.has(Option::block_bias);
       // A stride of 0 sums over its axis.
@@ -269,7 +308,7 @@ struct Worker {
         const float d_logit = seen ? weight * (dp[j] * keep - delta) : 0.f;
         if (d_bias) d_bias[of_block ? score.entry : a[Role::d_bias].extent.dim == 1 ? 0 : j] += d_logit;
         x[j] = weight * keep;
-        dp[j] = d_logit * slope * scale;
+        dp[j] = seen ? d_logit * slope * scale : 0.f;
       }
     }
   }

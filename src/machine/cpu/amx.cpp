@@ -250,6 +250,10 @@ void rescale(float* o, int dim, const float* factor) {
     }
 }
 
+void add_row(const float* x, int dim, int r, float* o) {
+  for (int d = 0; d < dim; ++d) o[(d / kSide * kSide + r) * kSide + d % kSide] += x[d];
+}
+
 void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
   for (int d = 0; d < dim; d += 16)
     for (int r = 0; r < n; ++r) {
@@ -323,9 +327,10 @@ const CpuKernels kAmxKernels[1] = {
     {.isa = "amx_bf16", .needs = bit(Feature::avx512) | bit(Feature::amx_bf16), .dtype = DType::bf16, .rows = kSide,
      .keys = kSide, .tile = kTile, .dim_step = kSide, .operand_bytes = sizeof(Bf16), .scale_in_q = false,
      .pack_q = pack_q, .pack_k = pack_k, .pack_v = pack_v, .scores = scores, .hide = hide, .weights = weights,
-     .rounded_weight = rounded_weight, .rescale = rescale, .accumulate = accumulate, .unpack = unpack,
-     .gradients = gradients<exp2>, .summed_gradients = gradients<Avx512::exp2>, .transpose = transpose,
-     .read_scores = read_scores, .write_scores = write_scores,
-     .write_weights = write_weights, .widen = x86::widen<Bf16>, .narrow = x86::narrow<Bf16>}};
+     .rounded_weight = rounded_weight, .rescale = rescale, .accumulate = accumulate, .add_row = add_row,
+     .unpack = unpack, .gradients = gradients<exp2>, .summed_gradients = gradients<Avx512::exp2>,
+     .transpose = transpose, .read_scores = read_scores, .write_scores = write_scores,
+     .write_weights = write_weights, .widen = x86::widen<Bf16>, .narrow = x86::narrow<Bf16>,
+     .finite = x86::finite<Bf16>}};
 
 }  // namespace attune

@@ -156,8 +156,9 @@ const CpuKernels kAvx512Bf16Kernels[1] = {
      .keys = x86::kKeys, .tile = x86::kTile, .dim_step = 8, .operand_bytes = sizeof(Bf16), .scale_in_q = false,
      .pack_q = pack_q, .pack_k = pack_k, .pack_v = pack_v, .scores = P::scores<Pairs>, .hide = P::hide,
      .weights = weights, .rounded_weight = rounded_weight, .rescale = P::rescale,
-     .accumulate = P::accumulate<Pairs>, .unpack = P::unpack, .gradients = gradients, .transpose = transpose,
-     .read_scores = P::read_scores, .write_scores = P::write_scores, .write_weights = write_weights,
-     .widen = x86::widen<Bf16>, .narrow = x86::narrow<Bf16>}};
+     .accumulate = P::accumulate<Pairs>, .add_row = P::add_row, .unpack = P::unpack, .gradients = gradients,
+     .transpose = transpose, .read_scores = P::read_scores, .write_scores = P::write_scores,
+     .write_weights = write_weights, .widen = x86::widen<Bf16>,
+     .narrow = x86::narrow<Bf16>, .finite = x86::finite<Bf16>}};
 
 }  // namespace attune

@@ -57,6 +57,8 @@ struct CpuKernels {
   // addresses; s and p are whole panels. Null if an instruction set has no such panels.
   void (*scores_apart)(const void* const* q, const void* k, int n, int dim, float* s, float* top) = nullptr;
   void (*accumulate_apart)(const void* p, const void* v, int room, int n, int dim, float* const* o) = nullptr;
+  // o[r] += x for one row; dim is that of o
+  void (*add_row)(const float* x, int dim, int r, float* o);
   // to[r * stride + d] = o[r][d] * factor[r], for the first n rows
   void (*unpack)(const float* o, int dim, const float* factor, int n, float* to, int64_t stride);
   // The same in `dtype`, to rows at any addresses. Null: cpu::store_panel() unpacks and narrows.
@@ -66,6 +68,16 @@ struct CpuKernels {
   void (*join)(const float* o, int dim, const float* factor, const float* before, int n, char* const* to) = nullptr;
   // to[r][d] += o[r][d] * factor, for the first n rows, at any addresses. Null: cpu::add_panel() unpacks and adds.
   void (*add)(const float* o, int dim, float factor, int n, float* const* to) = nullptr;
+
+  // For up to four rows, which would leave a panel almost empty: on rows of k and v by address, without packing; q, s, p
+  // and o are plain rows of f32. Null: rows always come in panels.
+  // s[r * stride + j] = q[r] k[j] for n keys
+  void (*row_scores)(const float* q, int rows, const void* const* k, int n, int dim, float* s, int stride) = nullptr;
+  // s = exp2(s - ref) in place for n keys of one row (a multiple of 16); returns their sum
+  float (*row_weights)(float* s, int n, float ref) = nullptr;
+  // o[r] += p[r * stride + j] v[j] over n keys
+  void (*row_accumulate)(const float* p, int rows, int stride, const void* const* v, int n, int dim,
+                         float* o) = nullptr;
 
   // Backward, where the tile's keys are queries: p = exp2(s * scale - lse[j]), ds = p (dp - delta[j]). An lse of +inf
   // gives 0. Returns the sum of ds, in f32.
@@ -88,6 +100,8 @@ struct CpuKernels {
   // Converts rows to and from f32.
   void (*widen)(const void* from, int64_t n, float* to);
   void (*narrow)(const float* from, int64_t n, void* to);
+  // True if n rows of `dim` numbers (a multiple of 8) hold neither NaN nor infinity.
+  bool (*finite)(const void* const* rows, int n, int dim);
   // Dot product of two rows of `dtype`. Null: cpu::dot_of() widens them.
   float (*dot)(const void* a, const void* b, int n) = nullptr;
 };

@@ -171,6 +171,10 @@ struct Panels {
     accumulate_runs(p, &run, 1, room, dim, o);
   }
 
+  static void add_row(const float* x, int dim, int r, float* o) {
+    for (int d = 0; d < dim; ++d) o[(d / 8 * kRows + r) * 8 + d % 8] += x[d];
+  }
+
   static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
     for (int d = 0; d < dim; d += 8, o += 8 * kRows)
       for (int r = 0; r < n; ++r) {
@@ -264,8 +268,12 @@ constexpr CpuKernels kernels(DType dtype) {
           .rescale = P::rescale,
           .accumulate = P::accumulate,
           .accumulate_runs = P::accumulate_runs,
+          .add_row = P::add_row,
           .unpack = P::unpack,
           .add = P::add,
+          .row_scores = row_scores<OfFour, T>,
+          .row_weights = row_weights,
+          .row_accumulate = row_accumulate<OfFour, T>,
           .gradients = P::gradients,
           .transpose = P::transpose,
           .read_scores = P::read_scores,
@@ -273,6 +281,7 @@ constexpr CpuKernels kernels(DType dtype) {
           .write_weights = P::write_weights,
           .widen = widen<T>,
           .narrow = narrow<T>,
+          .finite = finite<T>,
           .dot = dot<T>};
 }
 

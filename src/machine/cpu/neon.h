@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/number.h"
+#include "machine/cpu/few_rows.h"
 
 namespace attune::neon {
 namespace {  // each file is built with its own flags, so its code needs internal linkage
@@ -123,6 +124,22 @@ void narrow(const float* from, int64_t n, void* to) {
   for (; i < n; ++i) x[i] = T(from[i]);
 }
 
+// A number times 0 is 0, but for NaN and infinities.
+template <class T>
+bool finite(const void* const* rows, int n, int dim) {
+  float32x4_t part[4];
+  const float32x4_t zero = vdupq_n_f32(0);
+  unroll<4>([&](auto i) { part[i] = zero; });
+  for (int r = 0; r < n; ++r) {
+    const T* x = static_cast<const T*>(rows[r]);
+    int d = 0;
+    for (; d + 16 <= dim; d += 16)
+      unroll<4>([&](auto i) { part[i] = vfmaq_f32(part[i], load4(x + d + 4 * i), zero); });
+    for (; d < dim; d += 4) part[0] = vfmaq_f32(part[0], load4(x + d), zero);
+  }
+  return vaddvq_f32(vaddq_f32(vaddq_f32(part[0], part[1]), vaddq_f32(part[2], part[3]))) == 0.f;
+}
+
 // Uses four sums of four, which the scheduler can overlap.
 template <class T>
 float dot(const void* a, const void* b, int n) {
@@ -135,6 +152,34 @@ float dot(const void* a, const void* b, int n) {
   float sum = vaddvq_f32(vaddq_f32(vaddq_f32(part[0], part[1]), vaddq_f32(part[2], part[3])));
   for (; d < n; ++d) sum += float(x[d]) * float(y[d]);
   return sum;
+}
+
+struct OfFour {
+  using F = float32x4_t;
+  static constexpr int kLanes = 4;
+  static F zero() { return vdupq_n_f32(0); }
+  template <class T>
+  static F load(const T* x) { return load4(x); }
+  static void store(float* to, F x) { vst1q_f32(to, x); }
+  static F broadcast(const float* x) { return vld1q_dup_f32(x); }
+  static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+  static void sums(const F (&x)[4], float* to) {
+    vst1q_f32(to, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])));
+  }
+};
+
+inline float row_weights(float* s, int n, float ref) {
+  const bool large = any_large_logit(&ref, 1);
+  const Exp2Row row[1] = {Exp2Row(vdupq_n_f32(large ? 0.f : ref))};
+  float32x4_t sum = vdupq_n_f32(0);
+  for (int j = 0; j < n; j += 16) {
+    float32x4_t x[4];
+    unroll<4>([&](auto i) { x[i] = vld1q_f32(s + j + 4 * i); });
+    if (large) unroll<4>([&](auto i) { x[i] = vsubq_f32(x[i], vdupq_n_f32(ref)); });
+    exp2<5>(x, row);
+    unroll<4>([&](auto i) { vst1q_f32(s + j + 4 * i, x[i]), sum = vaddq_f32(sum, x[i]); });
+  }
+  return vaddvq_f32(sum);
 }
 
 // Stands in for rows beyond the end of a panel or tile, for any stored dtype.

@@ -413,6 +413,10 @@ struct Panels {
     }
   }
 
+  static void add_row(const float* x, int dim, int r, float* o) {
+    for (int d = 0; d < dim; ++d) o[(d / 2 * kPairs + r / 2) * 4 + r % 2 * 2 + d % 2] += x[d];
+  }
+
   static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
     each_eight(o, dim, n, [&](int r, int d, float32x4_t x, float32x4_t y) __attribute__((always_inline)) {
       vst1q_f32(to + r * stride + d, vmulq_n_f32(x, factor[r]));
@@ -548,6 +552,7 @@ constexpr CpuKernels kernels() {
           .accumulate_runs = Panels<P>::accumulate_runs,
           .scores_apart = P == 6 ? Panels<6>::scores_apart : nullptr,
           .accumulate_apart = P == 6 ? Panels<6>::accumulate_apart : nullptr,
+          .add_row = Panels<P>::add_row,
           .unpack = Panels<P>::unpack,
           .store = Panels<P>::store,
           .join = Panels<P>::join,
@@ -560,6 +565,7 @@ constexpr CpuKernels kernels() {
           .write_weights = Panels<P>::write_weights,
           .widen = widen<Bf16>,
           .narrow = narrow_by_instruction,
+          .finite = finite<Bf16>,
           .dot = dot<Bf16>};
 }
 

@@ -72,6 +72,10 @@ void accumulate(const void* p_panel, const void* v_tile, int, int first, int n, 
       for (int d = 0; d < dim; ++d) o[r * dim + d] += p[j * kRows + r] * v[j * dim + d];
 }
 
+void add_row(const float* x, int dim, int r, float* o) {
+  for (int d = 0; d < dim; ++d) o[r * dim + d] += x[d];
+}
+
 void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
   for (int r = 0; r < n; ++r)
     for (int d = 0; d < dim; ++d) to[r * stride + d] = o[r * dim + d] * factor[r];
@@ -121,6 +125,14 @@ void narrow(const float* from, int64_t n, void* to) {
 }
 
 template <class T>
+bool finite(const void* const* rows, int n, int dim) {
+  bool all = true;
+  for (int r = 0; r < n; ++r)
+    for (int d = 0; d < dim; ++d) all &= std::isfinite(float(static_cast<const T*>(rows[r])[d]));
+  return all;
+}
+
+template <class T>
 constexpr CpuKernels kernels(DType dtype) {
   return {.isa = "scalar",
           .needs = 0,
@@ -139,6 +151,7 @@ constexpr CpuKernels kernels(DType dtype) {
           .weights = weights,
           .rescale = rescale,
           .accumulate = accumulate,
+          .add_row = add_row,
           .unpack = unpack,
           .gradients = gradients,
           .transpose = transpose,
@@ -146,7 +159,8 @@ constexpr CpuKernels kernels(DType dtype) {
           .write_scores = write_scores,
           .write_weights = write_weights,
           .widen = widen<T>,
-          .narrow = narrow<T>};
+          .narrow = narrow<T>,
+          .finite = finite<T>};
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "machine/cpu/few_rows.h"
 #include "machine/cpu/kernels.h"
 
 namespace attune::x86 {
@@ -89,6 +90,21 @@ void narrow(const float* from, int64_t n, void* to) {
   std::memcpy(x + i * int64_t(sizeof(T)), thin, size_t(n - i) * sizeof(T));
 }
 
+// A number times 0 is 0, but for NaN and infinities. Four sums, so that the loads are the limit.
+template <class T>
+bool finite(const void* const* rows, int n, int dim) {
+  __m256 sum[4] = {};
+  for (int r = 0; r < n; ++r) {
+    const T* x = static_cast<const T*>(rows[r]);
+    int d = 0;
+    for (; d + 32 <= dim; d += 32)
+      for (int a = 0; a < 4; ++a) sum[a] = _mm256_fmadd_ps(load8(x + d + 8 * a), _mm256_setzero_ps(), sum[a]);
+    for (; d < dim; d += 8) sum[0] = _mm256_fmadd_ps(load8(x + d), _mm256_setzero_ps(), sum[0]);
+  }
+  const __m256 all = _mm256_add_ps(_mm256_add_ps(sum[0], sum[1]), _mm256_add_ps(sum[2], sum[3]));
+  return _mm256_movemask_ps(_mm256_cmp_ps(all, all, _CMP_UNORD_Q)) == 0;
+}
+
 [[gnu::always_inline]] inline void transpose8(__m256 (&x)[8]) {
   __m256 a[8], b[8];
   for (int i = 0; i < 8; i += 2) {
@@ -124,6 +140,21 @@ template <class T>
 [[gnu::always_inline]] inline void store_square(float* to, int64_t stride, const __m256 (&x)[8]) {
   for (int a = 0; a < 8; ++a) _mm256_storeu_ps(to + a * stride, x[a]);
 }
+
+struct Eight {
+  using F = __m256;
+  static constexpr int kLanes = 8;
+  static F zero() { return _mm256_setzero_ps(); }
+  template <class T>
+  static F load(const T* x) { return load8(x); }
+  static void store(float* to, F x) { _mm256_storeu_ps(to, x); }
+  static F broadcast(const float* x) { return _mm256_broadcast_ss(x); }
+  static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static void sums(const F (&x)[4], float* to) {
+    const F all = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+  }
+};
 
 inline float minus_inf() { return -__builtin_inff(); }
 
@@ -197,6 +228,10 @@ struct Panels {
   static void rescale(float* o, int dim, const float* factor) {
     for (int d = 0; d < dim; ++d, o += R)
       for (int c = 0; c < R; c += kLanes) V::store(o + c, V::mul(V::load(o + c), V::load(factor + c)));
+  }
+
+  static void add_row(const float* x, int dim, int r, float* o) {
+    for (int d = 0; d < dim; ++d) o[d * R + r] += x[d];
   }
 
   static void unpack(const float* o, int dim, const float* factor, int n, float* to, int64_t stride) {
@@ -289,6 +324,16 @@ struct Float32 {
     for (int c = 0; c < kVectors; ++c) V::store(sum + c * kLanes, total[c]);
   }
 
+  static float row_weights(float* s, int n, float ref) {
+    F sum = V::set1(0.f);
+    for (int j = 0; j < n; j += kLanes) {
+      const F x = V::exp2(V::sub(V::load(s + j), V::set1(ref)));
+      V::store(s + j, x);
+      sum = V::add(sum, x);
+    }
+    return sum_of_lanes<V>(sum);
+  }
+
   static float gradients(const float* s, const float* dp, int n, float, const float* lse, const float* delta,
                          void* p_to, void* ds_to) {
     float *p = static_cast<float*>(p_to), *ds = static_cast<float*>(ds_to);
@@ -324,8 +369,10 @@ struct Float32 {
             .operand_bytes = sizeof(float), .scale_in_q = true,
             .pack_q = pack_q<T>, .pack_k = pack_k<T>, .pack_v = pack_v<T>, .scores = P::template scores<Float32>,
             .hide = P::hide, .weights = weights, .rescale = P::rescale, .accumulate = P::template accumulate<Float32>,
-            .unpack = P::unpack, .gradients = gradients, .transpose = transpose, .read_scores = P::read_scores,
-            .write_scores = P::write_scores, .write_weights = write_weights, .widen = widen<T>, .narrow = narrow<T>};
+            .add_row = P::add_row, .unpack = P::unpack, .row_scores = row_scores<Eight, T>, .row_weights = row_weights,
+            .row_accumulate = row_accumulate<Eight, T>, .gradients = gradients, .transpose = transpose,
+            .read_scores = P::read_scores, .write_scores = P::write_scores, .write_weights = write_weights,
+            .widen = widen<T>, .narrow = narrow<T>, .finite = finite<T>};
   }
 
  private:
