@@ -70,7 +70,11 @@ def ran(model, named, mask):
     itself cannot be trained like this."""
     model.zero_grad()
     torch.manual_seed(3)
-    out = tiny.first_of(model(**named, **({} if mask is None else {"attention_mask": mask})))
+    masks = {} if mask is None else {"attention_mask": mask}
+    if masks and not model.config.is_encoder_decoder and "decoder_input_ids" in named:  # a decoder that reads the cache
+        canvas = torch.ones_like(named["decoder_input_ids"])
+        masks["decoder_attention_mask"] = torch.cat([mask, canvas], 1)
+    out = tiny.first_of(model(**named, **masks))
     if mask is not None and out.dim() > 1 and "decoder_input_ids" not in named:
         if out.shape[1] > LENGTH:  # a token of its own at the end
             mask = torch.nn.functional.pad(mask, (0, out.shape[1] - LENGTH), value=1)
