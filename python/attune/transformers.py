@@ -10,6 +10,7 @@ boolean. Others add masks to scores themselves and get those of "eager"."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from typing import Any
@@ -197,7 +198,9 @@ def _mask(*args: Any, config: Any = None, **named: Any) -> Tensor | None:
     from transformers.masking_utils import eager_mask, sdpa_mask
 
     kind = "" if config is None else _masks_of(type(config))
-    if kind == "always":
+    # Modules of a config with use_bidirectional_attention have is_causal False, so an absent mask would mean full
+    # attention where the model requests a causal one (PaliGemma without attention_mask).
+    if kind == "always" or getattr(config, "use_bidirectional_attention", None):
         named["allow_is_causal_skip"] = False
     if kind in ("sdpa", "always", "flash"):
         mask: Tensor | None = sdpa_mask(*args, config=config, **named)
@@ -207,10 +210,46 @@ def _mask(*args: Any, config: Any = None, **named: Any) -> Tensor | None:
     return eager_mask(*args, config=config, **named)  # type: ignore[no-any-return]
 
 
+class _Refused:
+    """Stands for an attention class in a table of a model, and refuses to be made."""
+
+    def __init__(self, table: str, known: list[str]) -> None:
+        self.table, self.known = table, known
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise Error(f"attune.transformers: this model does not use the attention interface of transformers: it selects "
+                    f"a class from {self.table}; accepted are attn_implementation={', '.join(map(repr, self.known))}")
+
+
+_names: set[str] = set()  # that were registered
+
+
+def _refuse_tables(model: type) -> None:
+    """Gives the tables of attention classes in a model's file (FALCON_ATTENTION_CLASSES) an entry that refuses, where a
+    look-up would raise a KeyError."""
+    for table, classes in list(vars(sys.modules.get(model.__module__, object)).items()):
+        if table.endswith("ATTENTION_CLASSES") and isinstance(classes, dict):
+            known = [name for name in classes if name not in _names]
+            for name in _names.difference(classes):
+                classes[name] = _Refused(table, known)
+
+
 def register(name: str = "attune") -> None:
     """Makes attn_implementation=name work, in training and in generate()."""
-    from transformers import AttentionInterface
+    from transformers import AttentionInterface, PreTrainedModel
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     AttentionInterface.register(name, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, _mask)
+    _names.add(name)
+    check = getattr(PreTrainedModel, "_check_and_adjust_attn_implementation", None)  # runs before layers are made
+    if check is None or hasattr(check, "attune"):
+        return
+
+    @functools.wraps(check)
+    def checked(self: Any, *args: Any, **named: Any) -> Any:
+        _refuse_tables(type(self))
+        return check(self, *args, **named)
+
+    setattr(checked, "attune", True)
+    setattr(PreTrainedModel, "_check_and_adjust_attn_implementation", checked)

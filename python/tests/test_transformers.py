@@ -284,6 +284,17 @@ class Transformers(unittest.TestCase):
         with self.assertWarnsRegex(UserWarning, "models of BloomConfig do not use the attention interface"):
             model(torch.ones(1, 4, dtype=torch.long))
 
+    def test_a_model_with_a_table_of_attention_classes_is_refused_in_words(self):
+        small = dict(vocab_size=64, hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
+        for config, table in (
+                (transformers.FalconConfig(**small), "FALCON_ATTENTION_CLASSES; accepted .*'eager', 'sdpa'"),
+                (transformers.GPTJConfig(vocab_size=64, n_embd=64, n_layer=2, n_head=4, rotary_dim=8), "GPTJ_ATTENTION"),
+                (transformers.GPTNeoConfig(vocab_size=64, hidden_size=64, num_layers=2, num_heads=4,
+                                           attention_types=[[["global", "local"], 1]]), "GPT_NEO_ATTENTION_CLASSES")):
+            with self.subTest(config.model_type), self.assertRaisesRegex(attune.Error, f"selects a class from {table}"):
+                transformers.AutoModelForCausalLM.from_config(config, attn_implementation="attune")
+            transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+
     def test_masks_are_made_in_one_graph(self):
         for config in (llama(), transformers.BloomConfig(vocab_size=64, hidden_size=64, n_layer=2, n_head=4)):
             _, model = self.pair(config, other="eager")

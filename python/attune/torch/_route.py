@@ -30,56 +30,96 @@ _grads = torch.is_grad_enabled
 _faster: dict[Any, bool] = {}  # measured results: whether attune is faster, by _key and by exact shapes
 
 
-def _seconds(run: Callable[[], Any], device: torch.device) -> float:
-    def wait() -> None:
+_MOST_RUNS = 4  # of each implementation; with the call itself, the first call of a size costs at most nine
+
+
+def _is_first_faster(first: Callable[[], Any], second: Callable[[], Any], device: torch.device) -> bool:
+    """Compares the quickest runs of two implementations, in turns. Stops as soon as they clearly differ: after the
+    first runs if those are so long that a warm-up does not count. An implementation that runs out of memory is not
+    faster."""
+    def seconds(run: Callable[[], Any]) -> float:
+        begin = time.perf_counter()
+        try:
+            run()
+        except torch.OutOfMemoryError:
+            return math.inf
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+        return time.perf_counter() - begin
 
-    run()
-    times = []
-    for _ in range(5):
-        wait()
-        begin = time.perf_counter()
-        for _ in range(3):
-            run()
-        wait()
-        times.append(time.perf_counter() - begin)
-    return sorted(times)[2]
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    quickest = math.inf, math.inf
+    for n in range(_MOST_RUNS):
+        runs = seconds(first), seconds(second)
+        if math.inf in runs:
+            return runs[0] < runs[1]
+        quickest = runs if n < 2 else (min(quickest[0], runs[0]), min(quickest[1], runs[1]))  # the first run warms up
+        least, most = sorted(quickest)
+        if most > 1.3 * least and (n > 0 or least > 0.02):
+            break
+    return quickest[0] < quickest[1]
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """Random numbers for a measurement: those of PyTorch belong to the program, and to its other threads."""
+    return torch.Generator(device).manual_seed(0)
+
+
+def _theirs_with_dropout(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
+                         is_causal: bool, scale: float | None, enable_gqa: bool) -> Tensor:
+    """PyTorch's attention with dropout, timed without its global generator: on a CPU the same operator, with a mask
+    drawn here; on a GPU without dropout, which changes little there."""
+    if isinstance(attn_mask, CausalBias):
+        is_top, attn_mask = align_of(attn_mask, is_causal) == "top_left", None
+        if not is_top and query.shape[-2] != key.shape[-2]:
+            attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril(
+                key.shape[-2] - query.shape[-2])
+        is_causal = attn_mask is None
+    if query.device.type != "cpu":
+        return _sdpa._torch_sdpa(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+    lead = torch.broadcast_shapes(query.shape[:-2], () if enable_gqa else key.shape[:-2])
+    kept = torch.empty(*lead, query.shape[-2], key.shape[-2], dtype=query.dtype)
+    kept.bernoulli_(1 - dropout_p, generator=_generator(query.device))
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = _sdpa.added(attn_mask, query.dtype)
+    out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, kept, scale=scale, enable_gqa=enable_gqa)[0]
+    return out
 
 
 def _measure(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
              scale: float | None, enable_gqa: bool, needs_grad: bool, plain: bool | None = None) -> bool:
     """Times both at these sizes, including the backward if a gradient is required; returns whether attune is faster.
-    Random generators are preserved, and saved-tensor hooks (such as a checkpoint's) do not see the tensors. An
-    implementation that runs out of memory is not faster. plain=False: attune through its operators, as a compiled
-    program calls it."""
-    devices = [query.device] if query.device.type == "cuda" else []
+    Random generators are not used, and saved-tensor hooks (such as a checkpoint's) do not see the tensors. plain=False:
+    attune through its operators, as a compiled program calls it."""
+    seed = None
+    if dropout_p:
+        seed = torch.randint(0, 2**62, (2,), dtype=torch.int64, device=query.device,
+                             generator=_generator(query.device))
 
-    def run(sdpa: Callable[..., Tensor]) -> None:
-        out = sdpa(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    def run(sdpa: Callable[[], Tensor]) -> None:
+        out = sdpa()
         if needs_grad:
             torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool,
-             **named: Any) -> Tensor:
-        align = "top_left"
-        if isinstance(mask, CausalBias):
-            align = align_of(mask, causal)
+    def ours() -> Tensor:
+        align, mask, causal = "top_left", attn_mask, is_causal
+        if isinstance(attn_mask, CausalBias):
+            align = align_of(attn_mask, is_causal)
             mask, causal = None, True
-        return _sdpa.by_attune(q, k, v, mask, dropout, causal, named["scale"], named["enable_gqa"], align, plain)
+        return _sdpa.by_attune(q, k, v, mask, dropout_p, causal, scale, enable_gqa, align, plain, seed)
 
-    def seconds(sdpa: Callable[..., Tensor]) -> float:
-        try:
-            return _seconds(lambda: run(sdpa), query.device)
-        except torch.OutOfMemoryError:
-            return math.inf
+    def theirs() -> Tensor:
+        if dropout_p:
+            return _theirs_with_dropout(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return _sdpa.theirs(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
-    with torch.random.fork_rng(devices), torch.set_grad_enabled(needs_grad), \
-            torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+    with torch.set_grad_enabled(needs_grad), torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
         try:
             q, k, v = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_(needs_grad)
                        for t in (query, key, value))
-            return seconds(ours) < seconds(_sdpa.theirs)
+            return _is_first_faster(lambda: run(ours), lambda: run(theirs), query.device)
         except (_core.Error, torch.OutOfMemoryError):
             return False
 
@@ -93,8 +133,14 @@ def _near(length: int) -> int:
     return near
 
 
+def _batch(size: int) -> int:
+    """One, or more than one: one measurement serves all batches."""
+    return 2 if size > 1 else 1
+
+
 def _sizes(t: Tensor) -> tuple[int, ...]:
-    return *t.shape[:-2], _near(t.shape[-2]), t.shape[-1]
+    lead = [*map(_batch, t.shape[:-3]), *t.shape[-3:-2]] if t.dim() > 3 else map(_batch, t.shape[:-2])
+    return *lead, _near(t.shape[-2]), t.shape[-1]
 
 
 def _key(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
@@ -103,7 +149,7 @@ def _key(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dr
     if isinstance(attn_mask, CausalBias):
         mask = align_of(attn_mask, is_causal)
     elif attn_mask is not None:
-        mask = (*attn_mask.shape[:-2], *map(_near, attn_mask.shape[-2:]), attn_mask.dtype)
+        mask = (*map(_batch, attn_mask.shape[:-2]), *map(_near, attn_mask.shape[-2:]), attn_mask.dtype)
     return (query.device, query.dtype, _sizes(query), _sizes(key), _sizes(value), mask, dropout_p != 0,
             is_causal, needs_grad)
 
@@ -116,11 +162,11 @@ def _keep(at: Any, faster: bool) -> bool:
 
 
 def _bounds(t: Tensor, dim: bool) -> tuple[int, ...]:
-    """Sizes that are concrete numbers in a compiler too: heads and the last axis of q, k and v exactly; all others
-    rounded up to a power of two, which holds for more than one size."""
+    """Sizes that are concrete numbers in a compiler too: heads and the last axis of q, k and v exactly; batches as 1 or
+    2, and lengths rounded up to a power of two, which holds for more than one size."""
     axes = t.dim()
-    return tuple([index(n) if (dim and at == axes - 1) or (axes > 3 and at == axes - 3) else _near(n)
-                  for at, n in enumerate(t.shape)])
+    return tuple([index(n) if (dim and at == axes - 1) or (axes > 3 and at == axes - 3) else
+                  _near(n) if at >= axes - 2 else _batch(n) for at, n in enumerate(t.shape)])
 
 
 def _is_turned(t: Tensor) -> bool:
@@ -141,10 +187,12 @@ def _choice(device: torch.device, dtype: torch.dtype, shapes: tuple[tuple[int, .
     def made(shape: tuple[int, ...], is_turned: bool) -> Tensor:
         if is_turned:
             batch, heads, rows, dim = shape
-            return torch.randn((batch, rows, heads, dim), dtype=dtype, device=device).transpose(1, 2)
-        return torch.randn(shape, dtype=dtype, device=device)
+            shape = batch, rows, heads, dim
+        drawn = torch.randn(shape, dtype=dtype, device=device, generator=generator)
+        return drawn.transpose(1, 2) if is_turned else drawn
 
-    with _disable_current_modes(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with _disable_current_modes():
+        generator = _generator(device)
         try:
             given: Tensor | None = None
             if isinstance(mask, str):
@@ -173,12 +221,15 @@ def _is_chosen() -> bool:
     return not is_compiling() and [_flash(), _efficient(), _math(), _cudnn()] != _usual
 
 
+_on: list[str] = []  # the route, while one is installed: other modules may keep a reference to its function
 _CHOSEN = "a choice among PyTorch's backends"
 _SLOWER = "measured slower"
 
 
 def _always(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
             is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    if not _on:
+        return _sdpa._torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if _is_chosen():
         return by_torch(_CHOSEN, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     return _sdpa.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
@@ -187,6 +238,8 @@ def _always(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
 
 def _routed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
             is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    if not _on:
+        return _sdpa._torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     at: Any = None
     if attn_mask is None and not dropout_p and is_plain(query, key, value):
         # Looks up the choice for these exact shapes first: the rest costs more than a small call.
@@ -257,6 +310,7 @@ def _put(function: Callable[..., Tensor]) -> None:
     tag; it caches whole programs on disk only on request, and not while attune is installed."""
     _sdpa.put(function)
     route = _ROUTES.get(function)
+    _on[:] = [route] if route else []
     if hasattr(_compiler, "cache_key_tag"):
         own = _TAG.sub("", _compiler.cache_key_tag)  # the user's tag, which is restored afterwards
         _compiler.cache_key_tag = f"{own} attune {_core.version()} {route}".lstrip() if route else own
@@ -274,7 +328,8 @@ def install(route: Literal["measured", "always"] = "measured") -> None:
     """Replaces torch.nn.functional.scaled_dot_product_attention by attune.
 
     "measured": the first call with each combination of sizes times both, and the faster one runs from then on; lengths
-    up to the same power of two count as one size. Inside torch.compile this happens at compile time, with tensors of
+    up to the same power of two count as one size, and so do all batches above 1. It costs at most nine calls, and no
+    random numbers of PyTorch. Inside torch.compile this happens at compile time, with tensors of
     such sizes and with attune's operators, which the program calls. "always": attune runs everything it supports. If
     torch.nn.attention.sdpa_kernel selects among PyTorch's own backends, PyTorch runs; programs of torch.compile do not
     check this. Programs of torch.jit.script keep PyTorch's function.

@@ -137,7 +137,8 @@ def rows(t: Tensor) -> Tensor:
 
 def by_attune(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
                  is_causal: bool, scale: float | None, enable_gqa: bool, align: str = "top_left",
-                 plain: bool | None = None) -> Tensor:
+                 plain: bool | None = None, seed: Tensor | None = None) -> Tensor:
+    """seed: of dropout; None: drawn from PyTorch's generator."""
     axes = query.dim()
     if axes == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
             enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
@@ -161,7 +162,7 @@ def by_attune(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
             tensors.append(_mask_of(attn_mask, query, key, lead, axes))
         if dropout_p:
             given.append("seed")
-            tensors.append(new_seed(q.device))
+            tensors.append(new_seed(q.device) if seed is None else seed)
         spec = spec_of(layout="bhsd", causal=is_causal, align=align, reproducible=reproducible(),
                        dropout="seed" in given, given=tuple(given))
         out = call(spec, q, k, v, tensors, numbers, _WHOLE, False, plain)
