@@ -123,10 +123,10 @@ void run(Asked& asked, Context& context) {
   else if (!changes.compared())
     fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}; nothing was compared", second, first));
   else if (changes.told_nothing())
-    fail(context, kUnclear, fmt::format("attune compare: nothing could be told: {}, and together they are too",
-                                        changes.compared() == 1 ? "the only row is UNCLEAR"
-                                                                : fmt::format("all {} rows are UNCLEAR",
-                                                                              changes.compared())));
+    fail(context, kUnclear,
+         changes.compared() == 1 ? "attune compare: nothing could be told: the only row is UNCLEAR"
+                                 : fmt::format("attune compare: nothing could be told: all {} rows are UNCLEAR, and so "
+                                               "are all together", changes.compared()));
   else if (!asked.save.empty()) save(asked, text, context);
 }
 

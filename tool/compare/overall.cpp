@@ -20,13 +20,23 @@ double squares(std::span<const double> x) {
   return sum;
 }
 
-// One side: how far each of its runs was from their mean, over all rows. Runs that some row lacks are left out.
+constexpr size_t kTrimmed = 5;  // one in so many, at each end
+double trimmed_mean(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  const size_t cut = x.size() / kTrimmed;
+  return mean(std::span(x).subspan(cut, x.size() - 2 * cut));
+}
+
+// One side: how far each of its runs was from the others, over all rows. Runs that some row lacks are left out.
 std::vector<double> run_effects(std::span<const RowRuns> rows, std::vector<double> RowRuns::*side) {
   size_t runs = SIZE_MAX;
   for (const RowRuns& row : rows) runs = std::min(runs, (row.*side).size());
-  std::vector<double> effects(runs, 0);
-  for (const RowRuns& row : rows)
-    for (size_t n = 0; n < runs; ++n) effects[n] += std::log((row.*side)[n]) / double(rows.size());
+  std::vector<double> effects;
+  for (size_t n = 0; n < runs; ++n) {
+    std::vector<double> apart;
+    for (const RowRuns& row : rows) apart.push_back(std::log((row.*side)[n] / median(row.*side)));
+    effects.push_back(trimmed_mean(std::move(apart)));
+  }
   return effects;
 }
 
@@ -45,10 +55,15 @@ Ratio overall_ratio(std::span<const RowRuns> rows) {
   if (rows.empty()) return {};
   std::vector<double> logs;
   for (const RowRuns& row : rows) logs.push_back(std::log(row.ratio.value));
-  const double middle = mean(logs), shared = shared_half(rows);
+  std::sort(logs.begin(), logs.end());
+  const size_t n = logs.size(), cut = n / kTrimmed, kept = n - 2 * cut;
+  const double middle = trimmed_mean(logs), shared = shared_half(rows);
   double below = 0, above = 0, confidence = kConfidence;
-  if (const auto n = double(rows.size()); rows.size() > 1) {
-    below = above = student_t(int(rows.size()) - 1) * std::sqrt(squares(logs) / (n - 1) / n);
+  if (n > 1) {
+    std::fill_n(logs.begin(), cut, logs[cut]);  // winsorized
+    std::fill_n(logs.rbegin(), cut, logs[n - 1 - cut]);
+    const double deviation = std::sqrt(squares(logs) / double(n - 1));
+    below = above = student_t(int(kept) - 1) * deviation * std::sqrt(double(n)) / double(kept);
   } else {
     const Interval& i = rows[0].ratio.interval;
     below = middle - std::log(i.low), above = std::log(i.high) - middle, confidence = std::min(confidence, i.confidence);

@@ -1,4 +1,4 @@
-// All rows of a comparison taken together: the geometric mean of their ratios. It sees what no single row shows, as a
+// All rows of a comparison taken together: the trimmed geometric mean of their ratios. It sees what no single row shows, as a
 // suite that became 3 % slower while every row is within its own noise.
 #pragma once
 #include <optional>
@@ -21,8 +21,10 @@ struct RowRuns {
 inline constexpr double kRunSpread = 0.003;
 inline constexpr int kRunSpreadFreedom = 8;
 
-// Before divided by after. The interval combines two uncertainties by their squares: that between the rows (Student's t
-// over the logarithms of their ratios; of a single row its own interval) and that which all rows of a run share.
+// Before divided by after. A fifth of the rows at each end is trimmed: where half of the few samples of a row met an
+// interrupt, its ratio is off by a factor, and would hide all others. The interval combines two uncertainties by their
+// squares: that between the rows (Yuen's, Student's t over winsorized logarithms; of a single row its own interval) and
+// that which all rows of a run share.
 Ratio overall_ratio(std::span<const RowRuns>);
 
 // FASTER and SLOWER: the interval lies beyond the margin. No A/A spread excuses a difference here, because the spread of

@@ -194,7 +194,7 @@ TEST(Bench, a_suite_has_a_time_of_its_own_that_a_word_changes) {
   EXPECT_LT(minutes({}), minutes({"--peer", "torch"}));  // peers take time too
   const Ran none = attune_says({"bench", kLine, "--max-seconds", "0"});
   EXPECT_EQ(none.code, 2);
-  EXPECT_EQ(none.err, "attune bench: --precision, --max-seconds: both must be above 0\n");
+  EXPECT_EQ(none.err, "attune bench: --max-seconds: 0 is not above 0 and at most 3600\n");
 }
 
 TEST(Bench, a_dry_run_says_that_it_does_not_look_into_the_file_to_resume) {
