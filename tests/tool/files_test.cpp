@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "machine/host.h"
 #include "tests/tool/records.h"
 #include "tests/tool/spawn.h"
 

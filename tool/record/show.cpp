@@ -60,6 +60,8 @@ std::string remarks(const Record& r) {
   if (r.modes > 1) add(fmt::format("{} modes", r.modes));
   if (!r.samples_ns.empty() && !r.interval.is_sure())
     add(fmt::format("only {} sample{}", r.samples_ns.size(), r.samples_ns.size() == 1 ? "" : "s"));
+  if (r.verdict == name(Speed::unclear) && r.aa_spread > kMostSpread)
+    add(fmt::format("A/A spread {:.0f} %", 100 * *r.aa_spread));
   if (!r.slowed_by.empty()) add("slowed by " + r.slowed_by);
   if (r.tokens_read.size() == 4)
     add(fmt::format("reads {} compressed, {} tokens", digits_text(r.tokens_read[0]), digits_text(r.tokens_read[3])));

@@ -109,10 +109,9 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
            }),
       "were measured while the frequency governor was free to change the clock");
   say(find(records, [&](const Record& r) { return ok(r) && !r.interval.is_sure(); }),
-      join("have fewer than ", kFewestSamples, " samples: their intervals have less than 95 % confidence, and they have "
-           "no verdict"));
+      join("with fewer than ", kFewestSamples, " samples: no verdict, and intervals of less than 95 % confidence"));
   say(find(records, [&](const Record& r) { return ok(r) && !r.aa_spread; }),
-      "have no A/A spread: it was not measured, and a difference of 1 % is claimed");
+      "without an A/A spread, which was not measured: differences from 1 % on are claimed");
   std::optional<double> spread;
   std::set<std::string> cpus, gpus;
   for (const Record& r : records) {

@@ -124,12 +124,24 @@ Section trace_section(const Measurements& rows) {
   return section;
 }
 
+namespace {
+
+std::string worst_first(const Changes& changes) {
+  std::string sentence;
+  for (const Change c : {Change::broken, Change::slower, Change::missing, Change::faster, Change::same, Change::unclear,
+                         Change::added})
+    if (const int n = changes.count(c)) sentence += fmt::format("{}{} {}", sentence.empty() ? "" : ", ", n, name(c));
+  return sentence.empty() ? "no row" : sentence;
+}
+
+}  // namespace
+
 std::optional<Fact> regression_fact(const Changes& changes, const std::string& name) {
   if (!changes.regressed({})) return {};
   const Ratio& all = changes.overall.ratio;
   const int rows = changes.regressions({});
   Fact fact{.value = fmt::format("{}", rows), .name = rows == 1 ? "regression" : "regressions",
-            .detail = fmt::format("against {}: {}", name, summary(changes)), .tone = Tone::bad};
+            .detail = fmt::format("against {}: {}", name, worst_first(changes)), .tone = Tone::bad};
   if (rows == 0)
     fact.value = factor_text(all.value), fact.name = "as fast as " + name,
     fact.detail = fmt::format("all {} together are slower, though no row alone is", counted(size_t(changes.overall.rows),
@@ -168,7 +180,7 @@ Section regression_section(const Changes& changes, const std::string& name) {
                             : empty_cell(),
                       {attune::name(r->change), NAN, tone}, {r->note, NAN, Tone::weak}});
   }
-  section.notes.push_back(fmt::format("Against {}: {}.", name, summary(changes)));
+  section.notes.push_back(fmt::format("Against {}: {}.", name, worst_first(changes)));
   if (changes.overall.rows) section.notes.push_back(overall_text(changes.overall));
   section.notes.insert(section.notes.end(), changes.caveats.begin(), changes.caveats.end());
   if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});
