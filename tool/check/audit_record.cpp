@@ -61,8 +61,9 @@ struct Auditor : Reporter {
     if (all.empty()) return wrong("no-samples", "status ", r.status.text(), " without samples");
     for (const double s : all)
       if (!(s > 0) || !std::isfinite(s)) return wrong("impossible-sample", "a sample of ", s, " ns");
-    if (all.size() < 3)
-      caution("few-samples", "the median of only ", all.size(), all.size() == 1 ? " sample" : " samples");
+    if (int(all.size()) < kFewestSamples)
+      caution("few-samples", "the median of only ", all.size(), all.size() == 1 ? " sample" : " samples",
+              ", below the ", kFewestSamples, " that reach 95 % confidence");
     const bool same = std::all_of(all.begin(), all.end(), [&](double s) { return s == all[0]; });
     if (same && all.size() >= 10) {
       if (is_gpu(r)) caution("copied-samples", "all ", all.size(), " samples are equal");

@@ -24,7 +24,8 @@ void audit_ratio(const Reporter& a, std::span<const Line> row) {
   if (!base) return a.wrong("missing-baseline", "the baseline ", r.baseline, " was not measured in the same row");
   if (base->parity.verdict == CheckVerdict::fail)
     a.wrong("slow-baseline", "the baseline ", r.baseline, " computed a wrong result");
-  Ratio again = median_ratio(base->samples_ns, r.samples_ns);
+  const bool resampled = r.version < 3;
+  Ratio again = (resampled ? resampled_ratio : median_ratio)(base->samples_ns, r.samples_ns);
   if (a.line.extract) again = r.ratio, again.value = base->median_ns / r.median_ns;
   if (!near(r.ratio.value, again.value, 2e-3)) {
     a.wrong("forged-ratio", "recorded as ", r.ratio.value, " times as fast as ", r.baseline,
@@ -36,13 +37,13 @@ void audit_ratio(const Reporter& a, std::span<const Line> row) {
       a.wrong("forged-ratio", "the interval of the ratio is recorded as ", r.ratio.interval.low, " to ",
               r.ratio.interval.high, ", but the samples of both give ", again.interval.low, " to ",
               again.interval.high);
-    else if (r.version >= 3 && !near(r.ratio.interval.confidence, again.interval.confidence, 1e-6))
+    else if (!resampled && !near(r.ratio.interval.confidence, again.interval.confidence, 1e-6))
       a.wrong("forged-ratio", "the confidence of the ratio is recorded as ", r.ratio.interval.confidence,
               ", but the samples of both give ", again.interval.confidence);
   }
-  if (const std::string is = name(verdict(r.ratio, 0.01, r.aa_spread)); is != r.verdict)
+  if (const std::string is = name(verdict(r.ratio, 0.01, r.aa_spread, resampled ? 0 : kConfidence)); is != r.verdict)
     a.wrong("forged-verdict", "recorded as ", r.verdict, ", but the ratio and the A/A spread give ", is);
-  if (best && base->peer && best != base && best->median_ns < base->median_ns / (1.01 + r.aa_spread)) {
+  if (best && base->peer && best != base && best->median_ns < base->median_ns / (1.01 + r.aa_spread.value_or(0))) {
     const bool changes = r.verdict == "FASTER" && best->median_ns < r.median_ns && best != &r;
     if (changes)
       a.wrong("slow-baseline", "FASTER than ", r.baseline, ", but slower than ", best->subject, " in the same row");

@@ -148,6 +148,20 @@ TEST(Record, fields_that_an_older_record_lacks_follow_from_its_texts) {
   EXPECT_FALSE(newer.peer) << "a field that is there counts";
 }
 
+TEST(Record, a_spread_that_was_not_measured_is_null_and_never_0) {
+  Record r, back;
+  EXPECT_NE(to_json(r).find("\"aa_spread\":null"), std::string::npos);
+  r.aa_spread = 0.0;
+  ASSERT_TRUE(from_json(to_json(r), back).ok());
+  EXPECT_EQ(back.aa_spread, 0.0);
+  ASSERT_TRUE(from_json(to_json(Record{}), back).ok());
+  EXPECT_FALSE(back.aa_spread);
+  ASSERT_TRUE(from_json(R"({"attune_record":2,"aa_spread":0.0})", back).ok());  // how version 2 wrote it
+  EXPECT_FALSE(back.aa_spread);
+  ASSERT_TRUE(from_json(R"({"attune_record":2,"aa_spread":0.02})", back).ok());
+  EXPECT_EQ(back.aa_spread, 0.02);
+}
+
 TEST(Record, derives_from_samples) {
   Record r = example();
   EXPECT_EQ(r.median_ns, (100 + 110.5) / 2);
