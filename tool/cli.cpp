@@ -14,6 +14,7 @@
 #include "build_info.h"
 #include "core/status.h"
 #include "tool/commands/commands.h"
+#include "tool/terminal.h"
 
 namespace attune {
 namespace {
@@ -210,6 +211,7 @@ void add_commands(CLI::App& app, Context& context) {
 }  // namespace attune
 
 int attune_tool_main(int argc, char** argv) {
+  const attune::ShownOutput output;
   attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1};
   CLI::App app;
   attune::add_commands(app, context);

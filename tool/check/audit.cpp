@@ -1,15 +1,14 @@
 #include "tool/check/audit.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "core/work.h"
+#include "tool/files.h"
 #include "tool/subjects/module_run.h"
 #include "tool/subjects/ring_run.h"
 #include "tool/check/spot.h"
@@ -230,7 +229,7 @@ struct Auditor {
       found.push_back({line.number, "throttled", wrong_one,
                        join(r.subject, ": the clock was ", std::round(r.mhz), " of ", most, " MHz: ", why)});
     }
-    if (2 * 16 * r.late_batches > int(r.samples_ns.size()))
+    if (int64_t(32) * r.late_batches > int64_t(r.samples_ns.size()))
       caution("late-launches", "half of the samples may include launch time of the host");
   }
 
@@ -390,9 +389,9 @@ void audit(std::span<const Line> lines, std::vector<Finding>& found) {
 }
 
 Status audit_file(const std::string& path, std::vector<Line>& lines, std::vector<Finding>& found) {
-  std::ifstream file(path);
-  if (!file) return Status::no("'", path, "' cannot be read: ", std::strerror(errno));
-  std::string text;
+  std::string all, text;
+  if (Status s = read_text(path, all, kMostRecords); !s.ok()) return s;
+  std::istringstream file(std::move(all));
   for (int number = 1; std::getline(file, text); ++number) {
     const bool unfinished = file.eof();
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -402,7 +401,6 @@ Status audit_file(const std::string& path, std::vector<Line>& lines, std::vector
     else if (unfinished) found.push_back({number, "unfinished-row", false, "the last line is incomplete"});
     else found.insert(found.end(), of_line.begin(), of_line.end());
   }
-  if (file.bad()) return Status::no("'", path, "' cannot be read: ", std::strerror(errno));
   audit(lines, found);
   return Status::good();
 }
