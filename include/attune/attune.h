@@ -68,8 +68,8 @@ enum { /* bits of options */
 #define ATTUNE_NO_LIMIT INT32_MAX /* an unlimited window side */
 
 /* The request: only what affects the choice of a backend or the code. These bytes are the key of the plan cache, which
- * keeps the plans of at most 4096 problems for each device and number of threads: about 4 MiB. A problem that it dropped
- * is planned again. */
+ * keeps the plans of at most 4096 problems for each device and number of threads: about 4 MiB. A problem that it
+ * dropped is planned again. */
 typedef struct attune_problem {
   uint32_t size; /* sizeof(attune_problem) at the caller's compile time */
   int32_t pass;

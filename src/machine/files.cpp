@@ -109,7 +109,8 @@ Status behind_links(const std::string& path, std::string& out) {
     // The rule of the kernel's protected_symlinks, which may be off.
     if (!::stat(in.c_str(), &folder) && (folder.st_mode & S_IWOTH) && link.st_uid != geteuid() &&
         link.st_uid != folder.st_uid)
-      return Status::no("is a link of user ", link.st_uid, " in a folder that everyone may write to; it is not followed");
+      return Status::no("is a link of user ", link.st_uid,
+                        " in a folder that everyone may write to; it is not followed");
     char to[PATH_MAX];
     const ssize_t size = ::readlink(out.c_str(), to, sizeof to);
     if (size <= 0 || size == ssize_t(sizeof to)) return Status::no(system_error());

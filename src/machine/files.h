@@ -15,15 +15,15 @@ struct ReadLimits {
   bool pipes = false;           // also pipes, sockets, terminals and /dev/null; else only regular files
   Owner owner = Owner::anyone;  // user: owned by this user or root, and not writable by everyone
 };
-// Reads a whole file. Refuses devices, which may be endless, and more than `most_bytes`. Does not wait for a pipe unless
-// they are allowed. The message does not contain the path; a missing file is an error.
+// Reads a whole file. Refuses devices, which may be endless, and more than `most_bytes`. Waits for a pipe only if pipes
+// are allowed. The message does not contain the path; a missing file is an error.
 Status read_limited(const std::string& path, const ReadLimits&, std::string& out);
 // Whether the file behind the path can be read to its end: a regular file, or also a pipe, a terminal or /dev/null.
 Status is_finite(const std::string& path, bool pipes);
 
 // Writes a file under a temporary name of its own and atomically replaces the target at the end. A reader, also after a
-// crash, sees the old file or the new one. Mode and, if permitted, owner of the target are kept. Messages do not contain
-// the path.
+// crash, sees the old file or the new one. Mode and, if permitted, owner of the target are kept. Messages do not
+// contain the path.
 class Replacement {
  public:
   struct Settings {
@@ -49,8 +49,8 @@ class Replacement {
 // need not exist. Refuses a link of another user in a folder where everybody may create one.
 Status behind_links(const std::string& path, std::string& out);
 
-// Keeps other processes that ask for the same folder out, for a file that is read, changed and replaced. No file is left
-// behind. A folder that cannot be opened or locked is granted: whoever uses it finds out what is wrong.
+// Keeps other processes that ask for the same folder out, for a file that is read, changed and replaced. No file is
+// left behind. A folder that cannot be opened or locked is granted: whoever uses it finds out what is wrong.
 class FolderLock {
  public:
   FolderLock() = default;

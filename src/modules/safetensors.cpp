@@ -215,8 +215,8 @@ bool is_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const auto byte = [&](size_t n) { return at + n < text.size() ? uint8_t(text[at + n]) : 0u; };
     const unsigned first = byte(0);
-    const size_t more = first < 0x80 ? 0 : first < 0xC2 ? 4 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : first < 0xF5 ? 3 : 4;
-    if (more == 4) return false;
+    if ((first >= 0x80 && first < 0xC2) || first >= 0xF5) return false;
+    const size_t more = first < 0x80 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
     for (size_t n = 1; n <= more; ++n)
       if ((byte(n) & 0xC0) != 0x80) return false;
     if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) >= 0xA0) || (first == 0xF0 && byte(1) < 0x90) ||

@@ -88,7 +88,8 @@ TEST(Files, a_link_that_another_user_planted_is_not_followed) {
 
 TEST(Files, temporary_files_of_killed_processes_are_removed_and_others_stay) {
   const std::string path = temporary("page"), killed = path + ".7.0.part", alive = path + ".8.0.part";
-  for (const std::string& file : {killed, alive, path + ".8.part.txt", path + "er.7.0.part"}) std::ofstream(file) << "";
+  for (const std::string& file : {killed, alive, path + ".8.part.txt", path + "er.7.0.part"})
+    std::ofstream(file) << "";
   const int writer = open(alive.c_str(), O_WRONLY);
   ASSERT_EQ(flock(writer, LOCK_EX), 0);
   ASSERT_EQ(write_file(path, "text").message, "");
@@ -114,7 +115,8 @@ TEST(Files, a_device_is_not_read) {
   EXPECT_EQ(read_file(large, text).message, "'" + large + "' has more than 67108864 bytes");
   for (const char* const command : {"report", "verify", "tune"})
     EXPECT_TRUE(has(attune_says({command, "/dev/zero"}).err, "'/dev/zero' is a device, not a file or a pipe"));
-  const Ran lines = spawn({"sh", "-c", "yes | head -c 70000000 | " ATTUNE_BUILD_DIR "/attune bench --lines /dev/stdin"});
+  const std::string bench = ATTUNE_BUILD_DIR "/attune bench --lines /dev/stdin";
+  const Ran lines = spawn({"sh", "-c", "yes | head -c 70000000 | " + bench});
   EXPECT_EQ(lines.err, "attune bench: --lines: '/dev/stdin' has more than 67108864 bytes\n");
 }
 

@@ -253,7 +253,8 @@ void add_tune(CLI::App& app, Context& context) {
   sub.add_option("--out", asked->out,
                  "Write this .tsv file, or into this folder; default ATTUNE_TUNED or the user's configuration")
       .type_name("PATH");
-  sub.add_flag("--project", asked->project, "Write .attune/<device>.tsv of this folder, for ATTUNE_TUNED=.attune").excludes("--out");
+  sub.add_flag("--project", asked->project, "Write .attune/<device>.tsv of this folder, for ATTUNE_TUNED=.attune")
+      .excludes("--out");
   sub.add_flag("--fresh", asked->fresh, "Ignore the existing file: no hysteresis, no kept rules");
   sub.add_flag("--dry-run", asked->dry_run, "Only print what would be written");
   const Argument check =

@@ -117,7 +117,8 @@ HttpResponse read_request(std::string_view head, HttpRequest& out) {
 
 std::string write_response(const HttpResponse& r, bool with_body) {
   return join("HTTP/1.1 ", r.code, " ", reason(r.code), "\r\nContent-Type: ", r.type, "\r\nContent-Length: ",
-              r.shared ? r.shared->size() : r.body.size(), "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+              r.shared ? r.shared->size() : r.body.size(),
+              "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
               "Referrer-Policy: no-referrer\r\nContent-Security-Policy: frame-ancestors 'none'\r\n",
               r.code == 405 ? "Allow: GET, HEAD\r\n" : "", "\r\n", with_body ? r.body : "");
 }
