@@ -1,11 +1,13 @@
 # Hardening of what is installed. Linked with full RELRO, so no pointer to a function of a library stays writable; release
 # builds also check the stack at returns and the sizes of buffers. `unhardened` takes the checks back for the loops of
-# src/machine/cpu: they keep tiles on the stack, take no text, and are the only code that runs for long.
+# src/machine/cpu, and `unchecked_stack` those of the stack for src/attention/cpu: they keep tiles there, take no text,
+# and are called for every few rows. The check costs `selected` attention 5 % (q65 k65, n=4 s=8).
 if(APPLE)
   return()
 endif()
 add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
 set(unhardened "")
+set(unchecked_stack "")
 string(TOUPPER "${CMAKE_BUILD_TYPE}" harden_type)
 if(ATTUNE_SANITIZE OR NOT harden_type MATCHES "^REL|MINSIZEREL")
   return()  # sanitizers check more; without optimization there is nothing to fortify
@@ -19,3 +21,4 @@ foreach(option -fstack-protector-strong ${fortify})
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:${option}>)
 endforeach()
 set(unhardened -fno-stack-protector -U_FORTIFY_SOURCE)
+set(unchecked_stack -fno-stack-protector)
