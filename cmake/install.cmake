@@ -18,6 +18,8 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/attune-config-version.cmake
 install(FILES ${CMAKE_BINARY_DIR}/attune-config.cmake ${CMAKE_BINARY_DIR}/attune-config-version.cmake
   DESTINATION ${package_dir} COMPONENT library)
 
+install(FILES LICENSE THIRD_PARTY_NOTICES.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT library)
+
 # From lib/pkgconfig, or lib/aarch64-linux-gnu/pkgconfig, back to the prefix.
 file(RELATIVE_PATH pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" pc_up ${pc_up})

@@ -1,7 +1,9 @@
 # Sourced by ./run, ./test and scripts/gpu_check: installs missing build requirements if a package manager is available.
 # Nothing here is fatal: a missing requirement either stops the build later, or is left out with a stated loss. Supports
-# Debian 12 and 13, Ubuntu 22.04 and 24.04; elsewhere it only checks.
+# Debian 12 and 13, Ubuntu 22.04 and 24.04; elsewhere it only checks. Everything that is installed is printed before. With
+# no_install (ATTUNE_NO_INSTALL, --no-install) nothing is installed, and a missing requirement stops with a sentence.
 
+no_install=${ATTUNE_NO_INSTALL:-}
 losses=()
 lose() { losses+=("$1"); echo "left out: $1"; }
 
@@ -42,12 +44,21 @@ can_fuzz() {
     clang++ -x c++ -fsanitize=fuzzer,address - -o "$1/can_fuzz" 2> /dev/null
 }
 
+# may_install WHAT...: whether it may be installed; prints it first.
+may_install() {
+  if [ -n "$no_install" ]; then
+    echo "not installed, because of --no-install: $*"
+    return 1
+  fi
+  echo "installing: $*"
+}
+
 apt_install() {
   [ $# -gt 0 ] || return 0
-  local root=()
-  [ "$(id -u)" = 0 ] || { have sudo && root=(sudo -n); }
+  local root=() how="as root"
+  [ "$(id -u)" = 0 ] || { have sudo && root=(sudo -n) how="by sudo"; }
   have apt-get || { echo "missing: $* (no apt-get here)"; return 1; }
-  echo "installing: $*"
+  may_install "$* (packages of this system, with apt-get $how)" || return 1
   if [ -z "${apt_updated:-}" ]; then
     "${root[@]}" apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 update > /dev/null 2>&1 || true
     apt_updated=1
@@ -80,7 +91,7 @@ install_missing() {
   [ -n "${CXX:-}" ] || { apt_install g++-12 || true; pick_compiler; }  # Ubuntu 22.04 has g++ 11
   if ! good_cmake && have python3; then                                # and cmake 3.22
     apt_install python3-venv || true
-    python3 -m venv "$folder/tools" && "$folder/tools/bin/pip" -q install 'cmake>=3.25' &&
+    may_install "cmake 3.25 or later, from PyPI into $folder/tools" && python3 -m venv "$folder/tools" && "$folder/tools/bin/pip" -q install 'cmake>=3.25' &&
       PATH=$PWD/$folder/tools/bin:$PATH || echo "could not install cmake 3.25 or later"
   fi
 
@@ -106,6 +117,15 @@ rapidcheck.h librapidcheck-dev"
     packages+=(chromium)
   fi
   apt_install "${packages[@]}" || true
+  if [ -n "$no_install" ]; then
+    packages=($(missing_headers <<< "$headers"))
+    [ -n "${CXX:-}" ] || packages+=(g++)
+    have ninja || packages+=(ninja-build)
+    good_cmake || packages+=("cmake>=3.25")
+    [ ${#packages[@]} = 0 ] ||
+      { echo "--no-install: the build requires ${packages[*]}, which this machine lacks"; exit 3; }
+    return  # no stamp: a later run without the option installs what is optional
+  fi
   if [ "$purpose" = fuzz ] && ! can_fuzz "$folder"; then
     have clang++ || apt_install clang || true
     have clang++ &&
@@ -153,7 +173,7 @@ fetch_nvcc() {
   local folder=$1 name wanted=()
   have python3 && python3 -c 'import ensurepip' 2> /dev/null || apt_install python3-venv || return 1
   for name in nvcc runtime crt cccl; do wanted+=("nvidia-cuda-$name==13.0.*"); done
-  echo "installing nvcc 13.0 from PyPI into $folder/cuda"
+  may_install "nvcc 13.0 (330 MB), from PyPI into $folder/cuda" || return 1
   wanted+=("nvidia-nvvm==13.0.*" nvidia-nvtx)
   python3 -m venv "$folder/cuda" && "$folder/cuda/bin/pip" -q install "${wanted[@]}" ||
     { echo "could not install nvcc from PyPI"; return 1; }

@@ -16,6 +16,7 @@
 #include "core/problem_line.h"
 #include "core/status.h"
 #include "tool/commands/commands.h"
+#include "tool/terminal.h"
 
 namespace attune {
 namespace {
@@ -249,6 +250,7 @@ void add_commands(CLI::App& app, Context& context) {
 }  // namespace attune
 
 int attune_tool_main(int argc, char** argv) {
+  const attune::ShownOutput output;
   attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1};
   CLI::App app;
   attune::add_commands(app, context);

@@ -1,42 +1,65 @@
 #include "tool/files.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
-#include "machine/symlinks.h"
+#include "machine/files.h"
 
 namespace attune {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// `like`: see Replacement::Settings.
+Status replace(const std::string& path, const std::string& text, const Replacement::Settings& settings) {
+  Replacement made;
+  Status s = made.open(path, settings);
+  if (s.ok()) s = made.write(text.data(), text.size());
+  if (s.ok()) s = made.finish();
+  return s.after(path, ": cannot be written: ");
+}
+
+Status write_in_place(const std::string& path, std::string_view text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+  if (file < 0) return Status::no(path, ": cannot be written: ", std::strerror(errno));
+  Status s;
+  while (s.ok() && !text.empty()) {
+    const ssize_t n = ::write(file, text.data(), text.size());
+    if (n >= 0) text.remove_prefix(size_t(n));
+    else if (errno != EINTR) s = Status::no(path, ": cannot be written: ", std::strerror(errno));
+  }
+  ::close(file);
+  return s;
+}
+
+}  // namespace
+
 Status replace_file(const std::string& given, const std::string& text) {
   std::error_code error;
-  const std::string path = behind_links(given);
+  std::string path, old;
+  if (Status s = behind_links(given, path); !s.ok()) return s.after(given, ": cannot be written: ");
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
   if (error) return Status::no(folder.string(), ": cannot be created: ", error.message());
-  const std::string next = join(path, ".", ::getpid());
-  std::ofstream file(next, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return fs::remove(next, error), Status::no(path, ": cannot be written");
-  if (fs::exists(path, error)) fs::copy_file(path, path + ".before", fs::copy_options::overwrite_existing, error);
-  if (!error) fs::rename(next, path, error);
-  if (!error) return Status::good();
-  const std::string why = error.message();
-  return fs::remove(next, error), Status::no(path, ": cannot be written: ", why);
+  if (fs::exists(path, error)) {
+    if (Status s = read_text(path, old, kMostRecords); !s.ok()) return s;
+    // Nobody but this function writes there, so a link would be somebody's trap.
+    if (Status s = replace(path + ".before", old, {.follow_links = false, .like = path}); !s.ok()) return s;
+  }
+  return replace(path, text, {});
 }
 
 Status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? Status::good() : Status::no(path, ": cannot be written");
+  struct stat about{};
+  const bool there = ::stat(path.c_str(), &about) == 0;
+  const bool opened = path.starts_with("/dev/") || path.starts_with("/proc/");  // /dev/stdout may be a file of a shell
+  return there && (opened || !S_ISREG(about.st_mode)) ? write_in_place(path, text) : replace(path, text, {});
 }
 
 Status are_apart(const std::vector<std::string>& written, const std::vector<std::string>& read) {
@@ -54,15 +77,8 @@ Status are_apart(const std::vector<std::string>& written, const std::vector<std:
   return Status::good();
 }
 
-Status read_file(const std::string& path, std::string& out) {
-  out.clear();
-  const auto no = [&](int why) { return Status::no("'", path, "' cannot be read: ", std::strerror(why)); };
-  std::error_code error;
-  if (fs::is_directory(path, error)) return no(EISDIR);  // a folder opens, but reading it throws
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (file) out.assign(std::istreambuf_iterator<char>(file), {});
-  return file ? Status::good() : no(errno ? errno : EIO);
+Status read_text(const std::string& path, std::string& out, size_t most) {
+  return read_limited(path, {.most_bytes = most, .pipes = true}, out).after("'", path, "' ");
 }
 
 Status read_whole(const std::string& path, std::string& out) {

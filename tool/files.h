@@ -7,14 +7,17 @@
 
 namespace attune {
 
-// Writes a temporary file next to `path` and renames it; creates the folder. A reader sees the old file or the new one.
-// The old file is kept as <path>.before. Follows symlinks.
+// Replaces a file atomically (machine/files.h) and creates its folder. The old file is kept as <path>.before. Follows
+// symlinks.
 Status replace_file(const std::string& path, const std::string& text);
-// Writes in place, because `path` may be a device or a pipe.
+// Replaces a file atomically; writes in place if `path` is a device or a pipe.
 Status write_file(const std::string& path, const std::string& text);
 // Fails if a file to be written is also read, or is written twice. Empty names are ignored.
 Status are_apart(const std::vector<std::string>& written, const std::vector<std::string>& read);
-Status read_file(const std::string& path, std::string& out);
+// Reads a whole text from a file or a pipe. A device, which may be endless, and a longer text are refused.
+inline constexpr size_t kMostText = size_t(64) << 20, kMostRecords = size_t(1) << 30;  // bytes
+Status read_text(const std::string& path, std::string& out, size_t most);
+inline Status read_file(const std::string& path, std::string& out) { return read_text(path, out, kMostText); }
 // Like read_file, but a missing file reads as empty.
 Status read_whole(const std::string& path, std::string& out);
 

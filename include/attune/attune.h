@@ -67,7 +67,9 @@ enum { /* bits of options */
 };
 #define ATTUNE_NO_LIMIT INT32_MAX /* an unlimited window side */
 
-/* The request: only what affects the choice of a backend or the code. These bytes are the key of the plan cache. */
+/* The request: only what affects the choice of a backend or the code. These bytes are the key of the plan cache, which
+ * keeps the plans of at most 4096 problems for each device and number of threads: about 4 MiB. A problem that it
+ * dropped is planned again. */
 typedef struct attune_problem {
   uint32_t size; /* sizeof(attune_problem) at the caller's compile time */
   int32_t pass;
@@ -144,7 +146,7 @@ enum { /* roles, with the axes of their tensors */
 /* The arguments. They may change on every call: no plan depends on them. */
 typedef struct attune_args {
   uint32_t size;         /* sizeof(attune_args) */
-  float scale;           /* 0: 1 / sqrt(dim_qk) */
+  float scale;           /* at most 1e30; 0: 1 / sqrt(dim_qk) */
   float softcap;         /* above 0 with the option, else 0 */
   float dropout;         /* 0 <= dropout < 1 with the option, else 0 */
   void* workspace;        /* 64-byte aligned, at least the plan's bytes. Null and 0 bytes: the library lends one; */

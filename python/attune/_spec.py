@@ -321,9 +321,9 @@ class Request:
     max_k: int = 0
 
 
-# The library holds the scale in f32. Smaller values round to 0, which means 1/sqrt(dim); times log2(e), values from
-# 2.3586e38 on are infinite.
-_LEAST_SCALE, _GREATEST_SCALE = 2.0**-149, 2.35e38
+# The library holds the scale in f32. Smaller values round to 0, which means 1/sqrt(dim); larger ones make infinities of
+# ordinary scores.
+_LEAST_SCALE, _GREATEST_SCALE = 2.0**-149, 1e30
 
 
 def is_scale(scale: float) -> bool:
@@ -336,7 +336,7 @@ def scale_of(scale: float | None) -> float:
     if scale is None:
         return 0.0
     if not is_scale(scale):
-        raise _core.Error(f"attune: scale {scale} is not a number above 0 that f32 has, 2^-149 ... 2.35e38 "
+        raise _core.Error(f"attune: scale {scale} is not a number that kernels can use, 2^-149 ... 1e30 "
                           "(None: 1/sqrt(dim))")
     return scale
 

@@ -48,10 +48,15 @@ PyObject* capsule_of(PyObject* object, PyObject* stream) {
   return PyObject_Call(producer.get(), none.get(), with.get());
 }
 
-// Some frameworks set the strides of an empty tensor to 0; without elements, it counts as compact.
-void tidy(dlpack::Tensor& t) {
+// Refuses a tensor whose shape cannot be read; everything else is checked behind the C interface. Some frameworks set
+// the strides of an empty tensor to 0; without elements, it counts as compact.
+bool tidy(dlpack::Tensor& t, const char* role) {
+  constexpr int32_t kMost = 64;  // axes of any framework
+  if (t.ndim < 0 || t.ndim > kMost || (t.ndim > 0 && !t.shape))
+    return fail("attune: %s: its producer lends %d axes%s", role, int(t.ndim), t.shape ? "" : " without a shape");
   for (int32_t n = 0; n < t.ndim; ++n)
     if (!t.shape[n]) t.strides = nullptr;
+  return true;
 }
 
 // Turns a lender's error, which may be pages of C++ stack frames, into one sentence that names the tensor, with the
@@ -97,7 +102,7 @@ bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool w
   tensor.axes = axes;
   auto* lent = reinterpret_cast<dlpack::Tensor*>(&tensor);
   by = lender_of(object);
-  if (by.table) return by.table->lend(object, lent) == 0 || not_lent(object, role, by.pytorch);
+  if (by.table) return by.table->lend(object, lent) == 0 ? tidy(*lent, role) : not_lent(object, role, by.pytorch);
   if (by.pytorch) return lend_by_attributes(object, role, sizes, *lent) || not_lent(object, role, true);
   capsule.reset(capsule_of(object, stream));
   if (!capsule) {
@@ -113,12 +118,12 @@ bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool w
     if (m->version.major != 1) return fail("attune: %s: DLPack %u is not DLPack 1", role, m->version.major);
     if (written && (m->flags & dlpack::kReadOnly)) return fail("attune: %s: its memory is read-only", role);
     std::memcpy(lent, &m->tensor, sizeof m->tensor);
-    return tidy(*lent), true;
+    return tidy(*lent, role);
   }
   const auto* m = static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.get(), "dltensor"));
   if (!m) return false;
   std::memcpy(lent, &m->tensor, sizeof m->tensor);
-  return tidy(*lent), true;
+  return tidy(*lent, role);
 }
 
 bool Borrowed::take_as_stored(PyObject* object, const char* role, const char* axes, bool written, PyObject* stream) {

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <set>
 #include <tuple>
 
 #include "capi/convert.h"
@@ -145,31 +144,27 @@ class Plans {
     logs_ = word && *word && std::string_view(word) != "0";
   }
   int units() const { return setting_.device.units; }
-  Status find(const Problem& p, const Plan*& out) {
+  Status find(const Problem& p, PlanCache::Kept& out) {
     if (!setting_.broken.ok()) return setting_.broken;
     if (Status s = cache_.find(p, out); !s.ok() || !logs_) return s;
-    log_once(out);
+    log_once(*out);
     return Status::good();
   }
   // Finds the plan that fits these arguments: `plan` or that of a later link of the chain.
-  Status fit(const Args& args, const Plan*& plan) {
-    const Plan* const first = plan;
+  Status fit(const Args& args, PlanCache::Kept& plan) {
     if (Status s = cache_.fit(args, plan); !s.ok()) return s;
-    if (logs_ && plan != first) log_once(plan);
+    if (logs_) log_once(*plan);
     return Status::good();
   }
 
  private:
-  void log_once(const Plan* plan) {
-    const std::lock_guard lock(mutex_);
-    if (logged_.insert(plan).second) log(*plan);
+  static void log_once(const CachedPlan& plan) {
+    if (!plan.logged.exchange(true)) log(plan);
   }
 
   const Setting setting_;
   PlanCache cache_;
   bool logs_ = false;
-  std::mutex mutex_;
-  std::set<const Plan*> logged_;
 };
 
 Plans& plans_of(const Device& d) {
@@ -247,7 +242,7 @@ int attune_call(const attune_problem* problem, const attune_args* given, void* s
   return answer([&] {
     Problem p;
     const Args* args = nullptr;
-    const Plan* plan = nullptr;
+    PlanCache::Kept plan;
     Plans* plans = nullptr;
     if (Status s = problem_of(problem, p); !s.ok()) return s;
     if (Status s = args_of(given, args); !s.ok()) return s;

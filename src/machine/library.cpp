@@ -1,12 +1,19 @@
 #include "machine/library.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 namespace attune {
 
@@ -52,11 +59,44 @@ void* Library::symbol(const char* name) const { return handle_ ? dlsym(handle_, 
 
 namespace {
 
+// OpenBLAS starts a thread per CPU while it is opened. Where a limit forbids one, it raises SIGINT, or the process does
+// not end; so this tries the same first. The threads wait for each other, to exist at the same time.
+Status can_start_threads() {
+  constexpr unsigned kMost = 128;                      // of Debian's OpenBLAS
+  constexpr size_t kBytesEach = size_t(32) << 20;      // its buffer
+  const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1u, kMost);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // handlers belong to the application's threads
+  std::mutex end;
+  std::vector<std::thread> threads;
+  Status s;
+  {
+    const std::lock_guard waiting(end);
+    try {
+      for (unsigned n = 1; n < count; ++n) threads.emplace_back([&end] { const std::lock_guard released(end); });
+    } catch (const std::exception&) {
+      s = Status::unsupported("a limit of this process leaves it fewer than ", count, " threads");
+    }
+    const size_t bytes = (count + 2) * kBytesEach;
+    void* const room = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room != MAP_FAILED) munmap(room, bytes);
+    else if (s.ok()) s = Status::unsupported("a limit of this process leaves it less than ", bytes >> 20, " MiB");
+  }
+  for (std::thread& t : threads) t.join();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return s;
+}
+
 struct OpenedBlas {
   Blas functions{};
   std::string missed{};
 
   OpenedBlas() {
+    if (const Status s = can_start_threads(); !s.ok()) {
+      missed = "none is opened: " + s.message;
+      return;
+    }
     const Library library({"libopenblas.so.0", "libmkl_rt.so.2", "libnvpl_blas_lp64_seq.so.0", "libblis.so.4",
                            "libblas.so.3"}, {"cblas_sgemm"});
     missed = library.missed();

@@ -12,7 +12,7 @@
 #include <set>
 #include <utility>
 
-#include "machine/symlinks.h"
+#include "machine/files.h"
 #include "modules/module.h"
 
 namespace attune {
@@ -210,61 +210,22 @@ Status all_of(int file, void* data, uint64_t bytes, uint64_t at) {
   return Status::good();
 }
 
-Status put(int file, const void* data, uint64_t bytes) {
-  const auto* from = static_cast<const char*>(data);
-  while (bytes) {
-    const ssize_t n = ::write(file, from, std::min<uint64_t>(bytes, 1 << 30));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return Status::no(system_error());
-    from += n, bytes -= uint64_t(n);
+// Whether text is UTF-8, as JSON must be: no stray or missing bytes, overlong forms, surrogates or codes above 10FFFF.
+bool is_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const auto byte = [&](size_t n) { return at + n < text.size() ? uint8_t(text[at + n]) : 0u; };
+    const unsigned first = byte(0);
+    if ((first >= 0x80 && first < 0xC2) || first >= 0xF5) return false;
+    const size_t more = first < 0x80 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+    for (size_t n = 1; n <= more; ++n)
+      if ((byte(n) & 0xC0) != 0x80) return false;
+    if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) >= 0xA0) || (first == 0xF0 && byte(1) < 0x90) ||
+        (first == 0xF4 && byte(1) >= 0x90))
+      return false;
+    at += more + 1;
   }
-  return Status::good();
+  return true;
 }
-
-// Writes a file under a unique temporary name and atomically replaces the target at the end. Follows symlinks to the
-// target and keeps its mode.
-class Replacement {
- public:
-  Replacement() = default;
-  Replacement(const Replacement&) = delete;
-  Replacement& operator=(const Replacement&) = delete;
-  ~Replacement() {
-    if (file_ >= 0) ::close(file_);
-    if (!beside_.empty()) ::unlink(beside_.c_str());
-  }
-  int file() const { return file_; }
-
-  Status open(const std::string& path) {
-    struct stat old{};
-    const bool there = !::stat(path.c_str(), &old);
-    if (!there && errno != ENOENT) return Status::no(system_error());
-    if (there && !S_ISREG(old.st_mode)) return Status::no("exists and is not a regular file; it is not replaced");
-    target_ = behind_links(path);
-    const mode_t mode = there ? old.st_mode & 0777 : 0666;
-    for (int n = 0; n < kMostTries && file_ < 0; ++n) {
-      beside_ = join(target_, ".", getpid(), ".", n, ".part");
-      // Not mkostemp: it uses mode 0600, and reading the umask would change it for other threads.
-      file_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-      if (file_ < 0 && errno != EEXIST) break;
-    }
-    if (file_ < 0) return beside_.clear(), Status::no(system_error());
-    struct stat now{};
-    if (there && (fstat(file_, &now) || ((now.st_mode & 0777) != mode && fchmod(file_, mode))))
-      return Status::no(system_error());
-    return Status::good();
-  }
-  Status finish() {
-    if (fsync(file_)) return Status::no(system_error());  // otherwise a crash may leave the name without the data
-    if (::close(std::exchange(file_, -1))) return Status::no(system_error());
-    if (std::rename(beside_.c_str(), target_.c_str())) return Status::no(system_error());
-    return beside_.clear(), Status::good();
-  }
-
- private:
-  static constexpr int kMostTries = 1000;
-  std::string target_{}, beside_{};
-  int file_ = -1;
-};
 
 }  // namespace
 
@@ -408,16 +369,17 @@ Status save(const Module& module, const std::string& path, std::string_view pref
     tensors.push_back({join(prefix, p.name), std::string(word_of(p.dtype)), p.shape, at, at + bytes});
     at += bytes;
   }
+  if (!is_utf8(prefix)) return Status::no(path, ": the prefix of the names is not UTF-8, which the format requires");
   Replacement made;
   Status s = made.open(path);
   const std::string header = write_header(tensors);
-  if (s.ok()) s = put(made.file(), header.data(), header.size());
+  if (s.ok()) s = made.write(header.data(), header.size());
   std::vector<std::byte> host;
   for (const Parameter& p : module.graph().parameters) {
     if (!s.ok()) break;
     host.resize(size_t(p.count()) * size_t(size_of(p.dtype)));
     s = module.read(p, host.data());
-    if (s.ok()) s = put(made.file(), host.data(), host.size());
+    if (s.ok()) s = made.write(host.data(), host.size());
   }
   if (s.ok()) s = made.finish();
   return s.after(path, ": ");

@@ -103,40 +103,56 @@ Status Planner::plan(const Problem& p, Plan& out) const {
   return Status::unsupported("no backend supports: ", name(p), refused, absent);
 }
 
-Status PlanCache::find(const Problem& p, const Plan*& out) {
+Status PlanCache::find(const Problem& p, Kept& out) {
   {
     const std::shared_lock reading(mutex_);
-    if (const auto it = plans_.find(p); it != plans_.end()) return out = it->second.get(), Status::good();
+    if (const auto it = plans_.find(p); it != plans_.end()) {
+      out = it->second;
+      if (!out->used.load(std::memory_order_relaxed)) out->used.store(true, std::memory_order_relaxed);
+      return Status::good();
+    }
   }
-  auto made = std::make_unique<Plan>();
+  auto made = std::make_shared<CachedPlan>();
   if (Status s = planner_.plan(p, *made); !s.ok()) return s;
   const std::unique_lock writing(mutex_);
+  if (plans_.size() >= most_) drop_half();
   // Another thread may have been first; keep its plan.
-  out = plans_.try_emplace(p, std::move(made)).first->second.get();
+  out = plans_.try_emplace(p, std::move(made)).first->second;
   return Status::good();
 }
 
+// Half, so that the walk over all of them is rare.
+void PlanCache::drop_half() {
+  std::erase_if(plans_, [](const auto& one) { return !one.second->used.exchange(false); });
+  for (auto it = plans_.begin(); it != plans_.end() && plans_.size() > most_ / 2;) it = plans_.erase(it);
+}
+
+size_t PlanCache::size() const {
+  const std::shared_lock reading(mutex_);
+  return plans_.size();
+}
+
 // Messages come from the first call that took this link: each plan is made once.
-Status PlanCache::next(const Plan& from, const Status& refusal, std::span<const Backend* const> unfit,
-                       const Plan*& out) {
+Status PlanCache::next(const CachedPlan& from, const Status& refusal, std::span<const Backend* const> unfit,
+                       Kept& out) {
   {
     const std::shared_lock reading(mutex_);
-    if (const auto it = next_.find(&from); it != next_.end()) return out = it->second.get(), Status::good();
+    if (from.next) return out = from.next, Status::good();
   }
   Planner planner = planner_;
   planner.unfit = unfit;
-  auto made = std::make_unique<Plan>();
+  auto made = std::make_shared<CachedPlan>();
   if (Status s = planner.plan(from.problem, *made); !s.ok())
     return Status::failure(s.code, s.message, "\n  ", refusal.message);
   made->instead_of = from.backend;
   made->why = join("next in the list that supports it, because the arguments do not fit ", from.backend->name);
   made->refused += "\n  " + refusal.message;
   const std::unique_lock writing(mutex_);
-  out = next_.try_emplace(&from, std::move(made)).first->second.get();
-  return Status::good();
+  if (!from.next) from.next = std::move(made);
+  return out = from.next, Status::good();
 }
 
-Status PlanCache::fit(const Args& args, const Plan*& plan) {
+Status PlanCache::fit(const Args& args, Kept& plan) {
   if (!plan->backend->fits) return Status::good();
   std::vector<const Backend*> unfit;
   std::string refusals;
@@ -147,7 +163,9 @@ Status PlanCache::fit(const Args& args, const Plan*& plan) {
     unfit.push_back(plan->backend);
     if (!refusals.empty()) s.message = refusals + "\n  " + s.message;
     refusals = s.message;
-    if (Status none = next(*plan, s, unfit, plan); !none.ok()) return none;
+    Kept link;
+    if (Status none = next(*plan, s, unfit, link); !none.ok()) return none;
+    plan = std::move(link);
   }
   return Status::good();
 }

@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
+
+#include "machine/files.h"
 
 namespace attune {
 namespace {
@@ -39,9 +39,10 @@ std::string file_word(const Device& d) {
 }
 
 std::string user_tuned_folder() {
+  // A relative path is not valid there, by the XDG specification: it would mean the current folder.
   const std::string config = variable("XDG_CONFIG_HOME"), home = variable("HOME");
-  if (config.empty() && home.empty()) return "";
-  return config.empty() ? home + "/.config/attune" : config + "/attune";
+  if (config.starts_with('/')) return config + "/attune";
+  return home.starts_with('/') ? home + "/.config/attune" : "";
 }
 
 std::string tuned_path(const Device& d) {
@@ -50,20 +51,23 @@ std::string tuned_path(const Device& d) {
     const std::string path = asked + "/" + file;
     return !is_folder(asked) ? asked : is_there(path) ? path : "";
   }
-  for (const std::string& folder : {std::string(kProjectTunedFolder), user_tuned_folder()})
-    if (const std::string path = folder + "/" + file; !folder.empty() && is_there(path)) return path;
-  return "";
+  const std::string folder = user_tuned_folder(), path = folder + "/" + file;
+  return !folder.empty() && is_there(path) ? path : "";
+}
+
+Status read_tuned_file(const std::string& path, std::string& out) {
+  constexpr size_t kMostBytes = size_t(4) << 20;
+  // A file that ATTUNE_TUNED names may belong to an administrator; one that is found must be the user's.
+  const Owner owner = variable("ATTUNE_TUNED").empty() ? Owner::user : Owner::anyone;
+  return read_limited(path, {.most_bytes = kMostBytes, .owner = owner}, out).after(path, ": ");
 }
 
 Status load_tuned(const Device& d, Tuned& out) {
   out = {};
   const std::string path = tuned_path(d);
   if (path.empty()) return Status::good();
-  if (const mode_t mode = mode_of(path); mode && !S_ISREG(mode))  // a device may be endless, a pipe may block
-    return Status::no(path, ": is not a regular file");
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) return Status::no(path, ": cannot be read");
+  std::string text;
+  if (Status s = read_tuned_file(path, text); !s.ok()) return s;
   Tuned read;
   if (Status s = read_tuned(text, path, read); !s.ok()) return s;
   if (read.device != d.name)

@@ -126,9 +126,9 @@ TEST_F(GpuChain, vendor_says_which_arguments_it_does_not_take) {
 TEST_F(GpuChain, a_call_that_does_not_fit_goes_down_the_chain) {
   PlanCache cache(Planner{.device = known("h200")});
   Call call("forward bf16 b2 h4 q128 k128 d64 causal");
-  const Plan* plan = nullptr;
+  PlanCache::Kept plan;
   ASSERT_TRUE(cache.find(call.p, plan).ok());
-  const Plan* const first = plan;
+  const PlanCache::Kept first = plan;
   ASSERT_TRUE(cache.fit(call.args, plan).ok());
   EXPECT_EQ(plan, first);
   call.args[Role::q].data = static_cast<char*>(call.args[Role::q].data) + 2;

@@ -100,7 +100,7 @@ TEST_F(Environment, a_broken_tuned_file_names_file_and_line) {
   EXPECT_NE(call().find(file.string() + ":"), std::string::npos) << call();
   attune_set_threads(0);
   setenv("ATTUNE_TUNED", (folder_ / "nowhere.tsv").c_str(), 1);
-  EXPECT_EQ(why(), (folder_ / "nowhere.tsv").string() + ": cannot be read");
+  EXPECT_EQ(why(), (folder_ / "nowhere.tsv").string() + ": cannot be read: No such file or directory");
   for (const std::string device : {"/dev/null", "/dev/zero"}) {  // /dev/zero never ends
     setenv("ATTUNE_TUNED", device.c_str(), 1);
     ASSERT_EQ(why(), device + ": is not a regular file");
@@ -120,7 +120,13 @@ TEST_F(Environment, tuned_files_are_looked_for_in_order) {
   fs::create_directories(folder_ / "project/.attune");
   write(folder_ / "project/.attune" / file, "cpu_forward");
   fs::current_path(folder_ / "project");
-  EXPECT_EQ(tuned_path(cpu), ".attune/" + file);  // the project's file takes precedence over the user's
+  EXPECT_EQ(tuned_path(cpu), (folder_ / "config/attune" / file).string());  // the current folder is not searched
+  setenv("ATTUNE_TUNED", ".attune", 1);
+  EXPECT_EQ(tuned_path(cpu), ".attune/" + file);  // but may be named
+  unsetenv("ATTUNE_TUNED");
+  setenv("XDG_CONFIG_HOME", ".", 1);  // not valid if it is relative
+  setenv("HOME", ".", 1);
+  EXPECT_EQ(tuned_path(cpu), "");
   fs::current_path(here);
   setenv("ATTUNE_TUNED", folder_.c_str(), 1);  // a folder without a file for this device: no search elsewhere
   EXPECT_EQ(tuned_path(cpu), "");
@@ -134,6 +140,23 @@ TEST_F(Environment, tuned_files_are_looked_for_in_order) {
   EXPECT_EQ(tuned_path(cpu), (folder_ / ".config/attune" / file).string());
   unsetenv("HOME");
   EXPECT_EQ(tuned_path(cpu), "");
+}
+
+TEST_F(Environment, a_file_that_is_found_is_the_users_and_of_a_sensible_size) {
+  const Device cpu = this_cpu();
+  const fs::path file = folder_ / "config/attune" / (file_word(cpu) + ".tsv");
+  write(file, "cpu_forward");
+  EXPECT_TRUE(why().starts_with("cpu_forward: " + file.string())) << why();
+  fs::permissions(file, fs::perms::others_write, fs::perm_options::add);
+  EXPECT_EQ(why(), file.string() + ": everyone may write to it");
+  fs::permissions(file, fs::perms::others_write, fs::perm_options::remove);
+  fs::resize_file(file, uintmax_t(2) << 30);  // sparse; read to its end, it would take a minute
+  EXPECT_EQ(why(), file.string() + ": has more than 4194304 bytes");
+  write(file, "cpu_forward");
+  if (chown(file.c_str(), 65534, gid_t(-1))) GTEST_SKIP() << "requires root";
+  EXPECT_EQ(why(), file.string() + ": belongs to user 65534, neither to this user nor to root");
+  setenv("ATTUNE_TUNED", file.c_str(), 1);  // a file that is named may belong to anyone
+  EXPECT_TRUE(why().starts_with("cpu_forward: " + file.string())) << why();
 }
 
 TEST_F(Environment, devices_have_file_names) {

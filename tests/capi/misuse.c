@@ -220,12 +220,14 @@ static void overlaps(void) {
 
 static void numbers(void) {
   plain(), w.args.scale = NAN;
-  wrong("scale = nan is not finite and at least 0");
+  wrong("scale = nan is not in 0 ... 1e+30");
   plain(), w.args.scale = -1;
-  wrong("scale = -1 is not finite and at least 0");
-  plain(), w.args.scale = 2.4e38f;
-  wrong("scale = 2.4e+38 is too large: scale * log2(e) is not finite");
-  plain(), w.args.scale = 2.3e38f;
+  wrong("scale = -1 is not in 0 ... 1e+30");
+  plain(), w.args.scale = 1e38f;
+  wrong("scale = 1e+38 is not in 0 ... 1e+30");
+  plain(), w.args.scale = INFINITY;
+  wrong("scale = inf is not in 0 ... 1e+30");
+  plain(), w.args.scale = 1e30f;
   right("the largest scales");
   plain(), w.args.softcap = 2;
   wrong("softcap = 2 given, but the problem does not have option softcap");

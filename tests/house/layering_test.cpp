@@ -44,7 +44,7 @@ const std::vector<Layer> kLayers = {
                         "machine/cuda/runtime.h"}},
     {"src/modules/", {"core/", "plan/", "variants/", "machine/", "modules/"}},
     {"src/reference/", {"core/", "reference/", "plan/backend.h"}},
-    {"src/plan/", {"core/", "plan/"}},
+    {"src/plan/", {"core/", "plan/", "machine/files.h"}},
     // The C interface: only its own files include it.
     {"src/capi/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
                    "machine/cuda/pool.h", "machine/append_rows.h", "machine/tensor_ops.h", "variants/blocks/blocks.h",
@@ -54,7 +54,7 @@ const std::vector<Layer> kLayers = {
     {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
                  "transport/communicator.h", "verify/"}},
     // The command prints the machine whose loops run, so it sees that table too; it also times GPUs.
-    {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/symlinks.h", "machine/cpu/kernels.h",
+    {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/files.h", "machine/cpu/kernels.h",
                "machine/cuda/", "transport/communicator.h", "variants/blocks/blocks.h", "modules/settings.h",
                "modules/build.h", "verify/", "tool/", "attune/", "build_info.h"}},
     {"examples/", {"attune/"}},

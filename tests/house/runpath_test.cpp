@@ -1,5 +1,5 @@
-// Where the loader searches for libraries of the built and the installed files. An empty or relative element of a run
-// path means the current folder, from which a foreign library could be loaded.
+// What the loader is told by the built and the installed files: where to search for libraries, and what to protect. An
+// empty or relative element of a run path means the current folder, from which a foreign library could be loaded.
 #include <elf.h>
 #include <gtest/gtest.h>
 
@@ -19,8 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The run paths of a program or library, verbatim; nullopt for other files.
-std::optional<std::vector<std::string>> run_paths(const std::string& file) {
+// The headers of a program or library.
+struct Elf {
+  std::vector<std::string> run_paths{};  // verbatim
+  bool relro = false, bind_now = false, stack_runs = true;
+};
+
+// nullopt for other files.
+std::optional<Elf> elf_of(const std::string& file) {
   const auto at = [&]<class T>(T, size_t offset) {
     T value{};
     if (offset <= file.size() && sizeof value <= file.size() - offset)
@@ -34,19 +40,42 @@ std::optional<std::vector<std::string>> run_paths(const std::string& file) {
   std::vector<Elf64_Phdr> parts;
   for (int n = 0; n < head.e_phnum; ++n) parts.push_back(at(Elf64_Phdr{}, head.e_phoff + size_t(n) * head.e_phentsize));
   std::map<Elf64_Sxword, std::vector<Elf64_Xword>> tags;
-  for (const Elf64_Phdr& p : parts)
+  Elf elf;
+  for (const Elf64_Phdr& p : parts) {
+    elf.relro = elf.relro || p.p_type == PT_GNU_RELRO;
+    if (p.p_type == PT_GNU_STACK) elf.stack_runs = p.p_flags & PF_X;
     for (size_t n = 0; p.p_type == PT_DYNAMIC && n < p.p_filesz / sizeof(Elf64_Dyn); ++n) {
       const auto tag = at(Elf64_Dyn{}, p.p_offset + n * sizeof(Elf64_Dyn));
       tags[tag.d_tag].push_back(tag.d_un.d_val);
+      elf.bind_now = elf.bind_now || tag.d_tag == DT_BIND_NOW ||
+                     (tag.d_tag == DT_FLAGS && tag.d_un.d_val & DF_BIND_NOW);
     }
-  std::vector<std::string> paths;
+  }
   for (const Elf64_Phdr& p : parts) {
     const Elf64_Xword names = tags[DT_STRTAB].empty() ? 0 : tags[DT_STRTAB][0];
     if (p.p_type != PT_LOAD || names < p.p_vaddr || names >= p.p_vaddr + p.p_filesz) continue;
     for (const Elf64_Sxword kind : {DT_RPATH, DT_RUNPATH})
-      for (const Elf64_Xword name : tags[kind]) paths.push_back(file.c_str() + p.p_offset + (names - p.p_vaddr) + name);
+      for (const Elf64_Xword name : tags[kind])
+        elf.run_paths.push_back(file.c_str() + p.p_offset + (names - p.p_vaddr) + name);
   }
-  return paths;
+  return elf;
+}
+
+// What a file that is installed lacks. Only some files have a buffer on the stack or copy text.
+std::string unprotected(const Elf& elf, const std::string& file, const std::string& name) {
+  std::string wrong;
+  if (!elf.relro || !elf.bind_now) wrong += " full RELRO (-z relro -z now)";
+  if (elf.stack_runs) wrong += " a stack that does not run";
+#ifdef NDEBUG  // a release build
+  const bool is_large = name == "attune" || name.starts_with("libattune.so") || name.starts_with("libattune_tool.so");
+  if (is_large && !has(file, "__stack_chk_fail")) wrong += " -fstack-protector-strong";
+  if (is_large && !has(file, "__memcpy_chk") && !has(file, "__read_chk") &&
+      !has(file, "__snprintf_chk") && !has(file, "__vsnprintf_chk"))
+    wrong += " _FORTIFY_SOURCE";
+#else
+  (void)file, (void)name;
+#endif
+  return wrong.empty() ? "" : name + " lacks" + wrong + "\n";
 }
 
 // The elements of a path that lead to the current folder, and those that begin with a word of `banned`.
@@ -64,7 +93,8 @@ std::string wrong_elements(const std::string& path, const std::vector<std::strin
   return wrong;
 }
 
-// The errors in a folder; adds the names of its programs and libraries to `seen`.
+// The errors in a folder; adds the names of its programs and libraries to `seen`. Paths into `banned` folders, and a
+// lack of protection, count for what is installed.
 std::string wrong_in(const fs::path& folder, std::set<std::string>& seen, const std::vector<std::string>& banned = {}) {
   const std::set<std::string> others = {"CMakeFiles", "tools", "cuda", "python-packages"};  // not made by this build
   std::string wrong;
@@ -74,11 +104,12 @@ std::string wrong_in(const fs::path& folder, std::set<std::string>& seen, const 
     std::ifstream file(it->path(), std::ios::binary);
     char first[SELFMAG] = {};
     if (!file.read(first, SELFMAG) || std::memcmp(first, ELFMAG, SELFMAG)) continue;
-    const auto paths = run_paths(text_of(it->path()));
-    if (!paths) continue;
-    const std::string name = it->path().filename().string();
+    const std::string text = text_of(it->path()), name = it->path().filename().string();
+    const auto elf = elf_of(text);
+    if (!elf) continue;
+    if (!banned.empty()) wrong += unprotected(*elf, text, name);
     seen.insert(name.substr(0, name.find(".so") == name.npos ? name.size() : name.find(".so") + 3));
-    for (const std::string& path : *paths)
+    for (const std::string& path : elf->run_paths)
       if (const std::string bad = wrong_elements(path, banned); !bad.empty())
         wrong += it->path().string() + ": '" + path + "' has " + bad + "\n";
   }
@@ -111,6 +142,10 @@ TEST(RunPath, of_what_is_installed_leads_neither_there_nor_to_where_it_was_built
   if (python) {
     const Ran wheel = spawn({ATTUNE_CMAKE, "--install", ATTUNE_BUILD_DIR, "--prefix", to, "--component", "python"});
     ASSERT_EQ(wheel.code, 0) << wheel.out << wheel.err;
+  }
+  for (const char* const text : {"LICENSE", "THIRD_PARTY_NOTICES.md"}) {
+    const auto all = fs::recursive_directory_iterator(to);
+    EXPECT_TRUE(std::any_of(begin(all), end(all), [&](const auto& e) { return e.path().filename() == text; })) << text;
   }
   std::set<std::string> seen;
   EXPECT_EQ(wrong_in(to, seen, {ATTUNE_BUILD_DIR, ATTUNE_SOURCE_DIR}), "");

@@ -22,6 +22,20 @@ import protocol_mutants
 import tune_check
 
 
+class Workflows(unittest.TestCase):
+    def test_actions_are_pinned_by_commit_and_may_only_read(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        files = [*root.glob(".github/workflows/*.yml"), *root.glob("examples/*.yml")]
+        self.assertGreaterEqual(len(files), 2)
+        for file in files:
+            text = file.read_text()
+            self.assertRegex(text, r"(?m)^permissions:\n  contents: read$", file)
+            used = re.findall(r"uses: *(\S+)", text)
+            self.assertTrue(used, file)
+            for action in used:
+                self.assertRegex(action, r"^[\w./-]+@[0-9a-f]{40}$", f"{file}: a tag can be moved; name the commit")
+
+
 class GpuSources(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

@@ -82,7 +82,7 @@ nvidia-cuda-runtime==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.* nvi
 for link in "lib64 lib" "lib/libcudart.so libcudart.so.13"; do
   expect "${link% *} of what comes from PyPI" "$(readlink "$place/fresh/cuda/$cu13/${link% *}")" "${link#* }"
 done
-expect "PyPI is said" "$(cat "$place/said")" "installing nvcc 13.0 from PyPI into $place/fresh/cuda"
+expect "PyPI is said" "$(cat "$place/said")" "installing: nvcc 13.0 (330 MB), from PyPI into $place/fresh/cuda"
 rm -r "$place/fresh/cuda"
 printf '#!/bin/sh\n[ "$1 $2" != "-m venv" ]\n' > "$place/bin/python3"
 here 8.9 13.0
@@ -106,6 +106,27 @@ expect "Hopper's on a Hopper" "$(lacks "$absent" 90)" ""
 expect "another that is not built" "$(lacks "${absent/sm90/sm80}" 80)" ""
 expect "one that refuses what it should take" "$(lacks "attune parity: no backend ran: sm80_forward: is tired" 80)" ""
 expect "one that ran" "$(lacks "sm80_forward bf16 1 1" 80)" ""
+# What is installed is printed before, and --no-install installs nothing. apt-get is faked.
+cat > "$place/bin/apt-get" << 'END'
+#!/bin/sh
+echo "apt-get $*" >> "$APT_LOG"
+END
+chmod +x "$place/bin/apt-get"
+export APT_LOG=$place/apt.log
+expect "packages are listed first" "$(PATH=$place/bin:$PATH apt_install one two | head -1 | cut -d'(' -f1)" \
+  "installing: one two "
+grep -q 'install -y --no-install-recommends one two' "$APT_LOG" || expect "apt-get" "is not called" "called"
+rm "$APT_LOG"
+expect "with --no-install" "$(no_install=1; PATH=$place/bin:$PATH apt_install one | cut -d'(' -f1)" \
+  "not installed, because of --no-install: one "
+expect "nvcc with --no-install" \
+  "$(no_install=1; PATH=/usr/bin:/bin fetch_nvcc "$place/none" | tail -1 | cut -d: -f1)" \
+  "not installed, because of --no-install"
+said=$(no_install=1; missing_headers() { echo libfmt-dev; }; PATH=$place/bin:$PATH
+  install_missing "$place/asked" build | tail -1; exit "${PIPESTATUS[0]}")
+expect "a requirement with --no-install" "$? $said" \
+  "3 --no-install: the build requires libfmt-dev, which this machine lacks"
+[ ! -e "$APT_LOG" ] || expect "--no-install" "$(cat "$APT_LOG")" "nothing"
 # Requests that a build cannot satisfy. Configuration stops before it searches for nvcc.
 for words in 90a native 80,90 ""; do
   cmake -S . -B "$place/configured" -G Ninja -DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="$words" > "$place/said" 2>&1 &&

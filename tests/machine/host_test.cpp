@@ -51,7 +51,7 @@ TEST(Host, this_cpu_has_what_every_such_processor_has) {
   const Device cpu = this_cpu();
   EXPECT_EQ(cpu.kind, DeviceKind::cpu);
   EXPECT_FALSE(cpu.name.empty());
-  EXPECT_EQ(cpu.has(Feature::blas), blas() != nullptr);
+  EXPECT_TRUE(cpu.has(Feature::blas));  // it may be opened
 #if defined(__aarch64__)
   EXPECT_TRUE(cpu.has(Feature::neon));
   EXPECT_FALSE(cpu.has(Feature::avx2));

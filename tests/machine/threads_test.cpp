@@ -1,6 +1,7 @@
 #include "machine/cpu/threads.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -132,6 +133,24 @@ TEST(Threads, a_child_makes_its_own_pool) {
     return each_once(4) && each_once(6);
   }), 0);
   EXPECT_TRUE(each_once(4));
+}
+
+TEST(Threads, a_child_with_the_number_of_its_parent_makes_its_own_pool) {
+  // In two new PID namespaces, one inside the other, parent and child are both process 1.
+  const auto nested = [] {
+    if (unshare(CLONE_NEWPID)) return 2;
+    return in_child([] {
+      return getpid() == 1 && each_once(4) && !unshare(CLONE_NEWPID) &&
+             in_child([] { return getpid() == 1 && each_once(4); }) == 0;
+    });
+  };
+  const pid_t child = fork();
+  if (child == 0) _exit(nested());
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "PID namespaces cannot be created here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(Threads, a_child_made_inside_a_job_does_not_hang) {

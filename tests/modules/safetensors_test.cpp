@@ -116,6 +116,10 @@ TEST_F(Safetensors, a_file_that_does_not_fit_changes_no_parameter) {
             file("a") + ": 'x.input_layernorm.weight' is missing; the module requires it");
   EXPECT_EQ(w.parameter(*b->find("self_attn.q_proj.weight")), before);
   EXPECT_EQ(load(*b, file("none"), "", false).message, file("none") + ": No such file or directory");
+  for (const char* const prefix : {"p\xff", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe0\x80\xaf", "\xc0\xaf"})
+    EXPECT_EQ(save(*b, file("q"), prefix).message,
+              file("q") + ": the prefix of the names is not UTF-8, which the format requires");
+  ASSERT_EQ(save(*b, file("q"), "\xc3\xa9 \xe2\x96\x88 \xf0\x9f\x98\x80.").message, "");
   EXPECT_EQ(save(*b, file("none/a"), "").message, file("none/a") + ": No such file or directory");
 }
 

@@ -193,7 +193,7 @@ TEST(Backends, names_are_unique_and_found) {
 
 TEST(PlanCache, the_same_problem_is_the_same_plan) {
   PlanCache cache({.device = plain_cpu()});
-  const Plan *first = nullptr, *again = nullptr, *other = nullptr;
+  PlanCache::Kept first, again, other;
   ASSERT_TRUE(cache.find(problem(kForward), first).ok());
   ASSERT_TRUE(cache.find(problem("forward f32 b2 h4 q64 k65 d64 causal"), other).ok());
   ASSERT_TRUE(cache.find(problem(kForward), again).ok());
@@ -205,7 +205,7 @@ TEST(PlanCache, the_same_problem_is_the_same_plan) {
 TEST(PlanCache, a_refusal_is_given_each_time) {
   PlanCache cache({.device = h200()});
   for (int n = 0; n < 2; ++n) {
-    const Plan* plan = nullptr;
+    PlanCache::Kept plan;
     const Problem p = problem("forward f64 b1 h1 q8 k8 d8 full");
     const Status s = cache.find(p, plan);
     EXPECT_TRUE(s.message.starts_with("no backend supports: ")) << s.message;
@@ -221,7 +221,7 @@ TEST(PlanCache, many_threads_find_the_same_plans) {
   constexpr int kThreads = 4, kProblems = 1000;
   const std::vector<Rule> rules(100'000, rule(Pass::backward, "cpu_standard"));
   PlanCache cache({.device = plain_cpu(), .rules = rules});
-  std::vector<std::vector<const Plan*>> found(kThreads, std::vector<const Plan*>(kProblems));
+  std::vector<std::vector<PlanCache::Kept>> found(kThreads, std::vector<PlanCache::Kept>(kProblems));
   std::atomic<int> arrived = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
@@ -241,6 +241,47 @@ TEST(PlanCache, many_threads_find_the_same_plans) {
   }
 }
 
+TEST(PlanCache, has_a_bound_and_keeps_what_is_used) {
+  constexpr size_t kMost = 64;
+  PlanCache cache({.device = plain_cpu()}, kMost);
+  Problem p = problem(kForward);
+  PlanCache::Kept held, often, again;
+  p.len_k = 1;
+  ASSERT_TRUE(cache.find(p, held).ok());
+  for (int n = 2; n < 2000; ++n) {
+    PlanCache::Kept plan;
+    p.len_k = 100000;
+    ASSERT_TRUE(cache.find(p, often).ok());
+    p.len_k = n;
+    ASSERT_TRUE(cache.find(p, plan).ok());
+    EXPECT_EQ(plan->problem.len_k, n);
+    ASSERT_LE(cache.size(), kMost);
+  }
+  EXPECT_EQ(held->problem.len_k, 1);  // dropped by the cache, and still whole
+  p.len_k = 1;
+  ASSERT_TRUE(cache.find(p, again).ok());
+  EXPECT_NE(again, held);
+}
+
+// Also run under the thread sanitizer.
+TEST(PlanCache, many_threads_may_use_plans_that_others_drop) {
+  PlanCache cache({.device = plain_cpu()}, 8);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int n = 0; n < 2000; ++n) {
+        Problem p = problem(kForward);
+        p.len_k = 1 + (n * (t + 1)) % 50;
+        PlanCache::Kept plan;
+        if (!cache.find(p, plan).ok() || plan->problem.len_k != p.len_k) ++wrong;
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(cache.size(), 8u);
+}
+
 // A backend that accepts only a scale of 1, which depends on the arguments of a call and not on the problem.
 Status only_scale_one(const Plan&, const Args& a) {
   return a.scale == 1.f ? Status::good() : Status::no("picky: the scale is ", a.scale, ", not 1");
@@ -249,19 +290,20 @@ const Backend picky{.name = "picky", .supports = nullptr, .shape = nullptr, .run
 
 TEST(Plan, arguments_that_do_not_fit_go_to_the_next_link_and_the_plan_says_so) {
   PlanCache cache(Planner{.device = plain_cpu()});
-  const Plan first{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()};
+  const auto first = std::make_shared<const CachedPlan>(
+      Plan{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()});
   Args args{};
   args.scale = 1.f;
-  const Plan* plan = &first;
+  PlanCache::Kept plan = first;
   ASSERT_TRUE(cache.fit(args, plan).ok());
-  EXPECT_EQ(plan, &first);
+  EXPECT_EQ(plan, first);
   args.scale = 0.5f;
   ASSERT_TRUE(cache.fit(args, plan).ok());
   EXPECT_EQ(plan->backend->name, "cpu_forward");
   EXPECT_EQ(plan->instead_of, &picky);
   EXPECT_EQ(plan->why, "next in the list that supports it, because the arguments do not fit picky");
   EXPECT_EQ(of_cpu(plan->refused), "\n  picky: the scale is 0.5, not 1");
-  const Plan* again = &first;
+  PlanCache::Kept again = first;
   args.scale = 0.25f;
   ASSERT_TRUE(cache.fit(args, again).ok());
   EXPECT_EQ(again, plan) << "planned once";
@@ -280,15 +322,17 @@ TEST(Plan, a_backend_that_is_ruled_out_is_not_planned_even_by_a_rule) {
 
 TEST(Plan, arguments_that_a_forced_backend_does_not_fit_are_an_error) {
   PlanCache cache(Planner{.device = plain_cpu(), .forced = "picky"});
-  const Plan first{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()};
-  const Plan* plan = &first;
+  const auto first = std::make_shared<const CachedPlan>(
+      Plan{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()});
+  PlanCache::Kept plan = first;
   EXPECT_EQ(cache.fit(Args{}, plan).message, join("picky: the scale is 0, not 1, in: ", kForward));
 }
 
 TEST(Plan, arguments_that_no_link_fits_are_refused_with_every_reason) {
   PlanCache cache(Planner{.device = h200()});
-  const Plan first{.backend = &picky, .problem = problem("forward f64 b1 h1 q8 k8 d8 full"), .device = h200()};
-  const Plan* plan = &first;
+  const auto first = std::make_shared<const CachedPlan>(
+      Plan{.backend = &picky, .problem = problem("forward f64 b1 h1 q8 k8 d8 full"), .device = h200()});
+  PlanCache::Kept plan = first;
   const std::string said = cache.fit(Args{}, plan).message;
   EXPECT_TRUE(said.starts_with("no backend supports: forward f64 ")) << said;
   EXPECT_TRUE(said.ends_with("\n  picky: the scale is 0, not 1")) << said;
@@ -313,11 +357,13 @@ TEST(Plan, a_link_that_supports_a_problem_and_finds_no_shape_is_not_named) {
 
 TEST(Plan, a_refusal_keeps_its_code_through_the_chain) {
   PlanCache forced(Planner{.device = plain_cpu(), .forced = "picky"}), none(Planner{.device = h200()});
-  const Plan first{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()};
-  const Plan f64{.backend = &picky, .problem = problem("forward f64 b1 h1 q8 k8 d8 full"), .device = h200()};
-  const Plan* plan = &first;
+  const auto first = std::make_shared<const CachedPlan>(
+      Plan{.backend = &picky, .problem = problem(kForward), .device = plain_cpu()});
+  const auto f64 = std::make_shared<const CachedPlan>(
+      Plan{.backend = &picky, .problem = problem("forward f64 b1 h1 q8 k8 d8 full"), .device = h200()});
+  PlanCache::Kept plan = first;
   EXPECT_EQ(forced.fit(Args{}, plan).code, Code::invalid);
-  plan = &f64;
+  plan = f64;
   EXPECT_EQ(none.fit(Args{}, plan).code, Code::unsupported);
 }
 

@@ -248,7 +248,7 @@ struct Auditor : Reporter {
       found.push_back({line.number, "throttled", wrong_one,
                        join(r.subject, ": the clock was ", std::round(r.mhz), " of ", most, " MHz: ", why)});
     }
-    if (2 * 16 * r.late_batches > int(r.samples_ns.size()))
+    if (int64_t(32) * r.late_batches > int64_t(r.samples_ns.size()))
       caution("late-launches", "half of the samples may include launch time of the host");
   }
 

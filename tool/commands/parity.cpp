@@ -15,6 +15,7 @@
 #include "tool/machine.h"
 #include "tool/commands/parity_hunt.h"
 #include "tool/commands/parity_ring.h"
+#include "tool/terminal.h"
 #include "verify/cases/coverage.h"
 #include "verify/cases/kernels.h"
 
@@ -225,10 +226,10 @@ void parity(const Asked& asked, Context& context) {
   const bool live = isatty(STDERR_FILENO) == 1;
   if (live)
     suite.progress = [&](size_t done, size_t failed) {
-      fmt::print(stderr, "\r\033[K{} of {} cases, {} failed", done, suite.cases.size(), failed);
+      fmt::print(stderr, "{}{} of {} cases, {} failed", kErase, done, suite.cases.size(), failed);
     };
   const std::vector<Attempt> all = suite.run();
-  if (live) fmt::print(stderr, "\r\033[K");
+  if (live) fmt::print(stderr, "{}", kErase);
 
   size_t failed = 0, holes = 0;
   for (const Attempt& a : all) failed += a.outcome.verdict == Verdict::fail;

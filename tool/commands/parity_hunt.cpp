@@ -8,6 +8,7 @@
 #include "plan/plan.h"
 #include "tool/json.h"
 #include "tool/machine.h"
+#include "tool/terminal.h"
 #include "verify/hunt/hunter.h"
 
 namespace attune {
@@ -56,11 +57,11 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
   const bool live = isatty(STDERR_FILENO) == 1;
   if (live)
     hunt.progress = [&](uint64_t done, size_t found) {
-      fmt::print(stderr, "\r\033[K{} of {} problems, {} found", done, hunt.cases, found);
+      fmt::print(stderr, "{}{} of {} problems, {} found", kErase, done, hunt.cases, found);
     };
   fflush(stdout);  // a forked process would print buffered output again
   const Hunted all = attune::hunt(hunt);
-  if (live) fmt::print(stderr, "\r\033[K");
+  if (live) fmt::print(stderr, "{}", kErase);
   if (!all.status.ok())
     return fail(context, all.device_is_wrong ? exit_of_device(asked.device) : kMachine,
                 join("attune parity: ", all.status.message));

@@ -1,6 +1,7 @@
 // `attune profile`: shows what the binary states about every GPU kernel: registers, stack, shared memory, threads and
 // the occupancy of an SM. Nothing runs, so no GPU is needed; cuobjdump of the CUDA toolkit unpacks the kernels. With
 // --run it starts itself again under ncu, which measures the kernels of one call.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -66,7 +67,8 @@ Status unpack(const std::string& binary, const std::string& folder) {
 Status run_program(std::vector<std::string> words, const std::string& to, int& code) {
   const pid_t child = fork();
   if (child == 0) {
-    if (!freopen(to.c_str(), "w", stdout) || dup2(STDOUT_FILENO, STDERR_FILENO) < 0) _exit(126);
+    const int file = open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (file < 0 || dup2(file, STDOUT_FILENO) < 0 || dup2(file, STDERR_FILENO) < 0) _exit(126);
     std::vector<char*> argv;
     for (std::string& w : words) argv.push_back(w.data());
     argv.push_back(nullptr);

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 
+#include "machine/files.h"
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
@@ -49,7 +50,7 @@ class Pages {
       Sources next;
       status_ = read_sources(there, next);
       if (!status_.ok()) return status_;  // keeps the previous page
-      std::string page = to_html(make_report(next), revision_);
+      auto page = std::make_shared<const std::string>(to_html(make_report(next), revision_));
       sources_ = std::move(next), page_ = std::move(page);
     } catch (const std::bad_alloc&) {
       status_ = Status::no("not enough memory on this machine");
@@ -62,8 +63,8 @@ class Pages {
     const auto wrong = [&] { return HttpResponse{.code = 500, .body = s.message + "\n"}; };
     if (request.path == "/revision") return s.ok() ? HttpResponse{.body = revision_ + "\n"} : wrong();
     if (request.path == "/") {
-      if (page_.empty()) return wrong();
-      return {.type = "text/html; charset=utf-8", .body = page_};
+      if (!page_) return wrong();
+      return {.type = "text/html; charset=utf-8", .shared = page_};
     }
     if (request.path == "/report.md")
       return {.type = "text/markdown; charset=utf-8", .body = to_markdown(make_report(sources_))};
@@ -88,7 +89,8 @@ class Pages {
   SourceFiles files_;
   Sources sources_{};
   Status status_{};
-  std::string revision_{}, page_{};
+  std::string revision_{};
+  std::shared_ptr<const std::string> page_{};  // shared by the clients that read it
   std::set<std::string> seen_{};  // record files that have existed at some time
 };
 
@@ -100,6 +102,12 @@ void run(const Asked& asked, Context& context) {
       return fail(context, kFailed,
                   join("attune serve: '", path, "' is not a file in an existing folder"));
   }
+  std::vector<std::string> paths = asked.from.records;
+  paths.insert(paths.end(), {asked.from.baseline, asked.from.tuned, asked.from.prices});
+  for (const std::string& path : paths)  // waiting for a pipe, it would answer nobody
+    if (std::error_code error; std::filesystem::exists(path, error))
+      if (const Status s = is_finite(path, false); !s.ok())
+        return fail(context, kFailed, join("attune serve: '", path, "' ", s.message));
   Pages pages(asked.from);
   if (const Status s = pages.refresh(); !s.ok()) return fail(context, kFailed, join("attune serve: ", s.message));
   HttpServer server;

@@ -36,9 +36,9 @@ void store(const Asked& asked, Context& context) {
   Store db;
   if (const Status s = db.open(path_of(asked), !asked.files.empty()); !s.ok()) return no(kMachine, s);
   size_t added = 0;
-  if (const Status s = db.add(records, added); !s.ok()) return no(kMachine, s);
-  if (!asked.baseline.empty())
-    if (const Status s = db.set_baseline(asked.baseline, records); !s.ok()) return no(kFailed, s);
+  const Status stored =
+      asked.baseline.empty() ? db.add(records, added) : db.set_baseline(asked.baseline, records, added);
+  if (!stored.ok()) return no(kMachine, stored);
   Store::Size size;
   std::vector<Store::Named> names;
   if (const Status s = db.size(size); !s.ok()) return no(kMachine, s);
@@ -65,8 +65,10 @@ std::string sparkline(const std::vector<const Record*>& series) {
   double low = INFINITY, high = 0;
   for (const Record* r : series) low = std::min(low, r->median_ns), high = std::max(high, r->median_ns);
   std::string text;
-  for (const Record* r : series)
-    text += bars[high > 1.001 * low ? int(7.999 * (r->median_ns - low) / (high - low)) : 3];
+  for (const Record* r : series) {
+    const double share = (r->median_ns - low) / (high - low);  // NaN for equal or infinite times
+    text += bars[high > 1.001 * low && share >= 0 && share <= 1 ? int(7.999 * share) : 3];
+  }
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 
+#include "machine/files.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
 #include "tool/cli.h"
@@ -74,6 +75,13 @@ struct Done {
 Status tune_device(const Asked& asked, const DeviceCurves& curves, size_t devices, Done& done, Exit& code) {
   done.device = curves.device;
   if (Status s = target(asked, curves.device, devices, done.path); !s.ok()) return s;
+  FolderLock lock;  // until the file is replaced: another tune would lose these rules, or these would lose its
+  if (!asked.dry_run) {
+    std::error_code error;
+    const fs::path folder = fs::path(done.path).parent_path();
+    if (!folder.empty()) fs::create_directories(folder, error);
+    if (Status s = lock.take(folder); !s.ok()) return code = kMachine, s.after(folder.string(), ": ");
+  }
   std::string old_text;
   if (Status s = read_whole(done.path, old_text); !s.ok()) return s;
   TunedFile before;
@@ -357,7 +365,8 @@ void add_tune(CLI::App& app, Context& context) {
   sub.add_option("--out", asked->out,
                  "Write this .tsv file, or into this folder; default ATTUNE_TUNED or the user's configuration")
       .type_name("PATH");
-  sub.add_flag("--project", asked->project, "Write .attune/<device>.tsv of this folder").excludes("--out");
+  sub.add_flag("--project", asked->project, "Write .attune/<device>.tsv of this folder, for ATTUNE_TUNED=.attune")
+      .excludes("--out");
   sub.add_flag("--fresh", asked->fresh, "Ignore the existing file: no hysteresis, no kept rules");
   sub.add_flag("--dry-run", asked->dry_run, "Only print what would be written");
   const Argument check =

@@ -28,7 +28,7 @@ void run(const Asked& asked, Context& context) {
     std::vector<Line> lines;
     std::vector<Finding> found;
     std::string text, signer;
-    if (const Status s = read_file(path, text); !s.ok())
+    if (const Status s = read_text(path, text, kMostRecords); !s.ok())
       return fail(context, kMachine, join("attune verify: ", s.message));
     if (const Status s = asked.signers.empty() ? Status::good() : check_signature(text, path, asked.signers, signer);
         s.code == Code::device)

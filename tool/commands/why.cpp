@@ -2,7 +2,6 @@
 // no other file is needed; a rule written by hand has no rows.
 #include <fmt/format.h>
 
-#include <fstream>
 #include <memory>
 
 #include "machine/host.h"
@@ -61,9 +60,10 @@ void run(const Asked& asked, Context& context) {
   if (const Status s = load_tuned(device, tuned); !s.ok())
     return fail(context, kFailed, join("attune why: ", s.message));
   if (!path.empty()) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    if (const Status s = from_text(text, path, file); !s.ok())
+    std::string text;
+    Status s = read_tuned_file(path, text);
+    if (s.ok()) s = from_text(text, path, file);
+    if (!s.ok())
       return fail(context, kFailed, join("attune why: ", s.message));
   }
   Plan plan;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tool/terminal.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -108,10 +109,10 @@ std::string to_text(const Changes& changes, bool colour) {
                               subject, "timing", setting, "before", "after", "times as fast", "verdict");
   for (const ChangedRow* r : by_weight(changes)) {
     const bool bad = r->change == Change::slower || r->change == Change::broken || r->change == Change::missing;
-    const char* const ink = !colour ? "" : bad ? "\033[31m" : r->change == Change::faster ? "\033[32m" : "";
+    const std::string_view ink = !colour ? "" : bad ? kRed : r->change == Change::faster ? kGreen : "";
     s += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>9}  {:>9}  {:<22}  {}{}{}{}\n", r->problem, problem, r->subject,
                      subject, r->setting, setting, time_text(r->before_ns), time_text(r->after_ns),
-                     ratio_text(r->ratio), ink, name(r->change), *ink ? "\033[0m" : "",
+                     ratio_text(r->ratio), ink, name(r->change), ink.empty() ? "" : kPlain,
                      r->note.empty() ? "" : ": " + r->note);
   }
   s += summary(changes) + "\n";
@@ -129,7 +130,7 @@ std::string to_markdown(const Changes& changes) {
                      cell(r->subject), cell(r->setting), time_text(r->before_ns), time_text(r->after_ns),
                      ratio_text(r->ratio), ratio_text(r->cycles), cell(r->note));
   for (const std::string& c : changes.caveats) s += "\n- " + cell(c) + "\n";
-  return s;
+  return shown(s);
 }
 
 std::string to_junit(const Changes& changes, const CompareSettings& settings) {
@@ -153,7 +154,7 @@ std::string to_junit(const Changes& changes, const CompareSettings& settings) {
                    all.change == Change::slower    ? fmt::format("<failure message=\"{}\"/>", text)
                    : all.change == Change::unclear ? fmt::format("<skipped message=\"{}\"/>", text)
                                                    : fmt::format("<system-out>{}</system-out>", text));
-  return s + "</testsuite>\n</testsuites>\n";
+  return shown(s + "</testsuite>\n</testsuites>\n");
 }
 
 std::string to_annotations(const Changes& changes, const CompareSettings& settings) {

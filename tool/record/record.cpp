@@ -9,14 +9,15 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 
+#include "tool/files.h"
 #include "tool/record/seal.h"
 
 namespace attune {
@@ -321,8 +322,9 @@ size_t first_missing(std::string_view line, std::span<const char* const> fields)
 
 Status read_records(const std::string& path, std::vector<Record>& out, std::vector<std::string>* unfinished,
                     std::string* text) {
-  std::ifstream file(path);
-  if (!file) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));
+  std::string all;
+  if (Status s = read_text(path, all, kMostRecords); !s.ok()) return s.after("records: ");
+  std::istringstream file(std::move(all));
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     if (text) text->append(line).append(file.eof() ? "" : "\n");
@@ -335,7 +337,6 @@ Status read_records(const std::string& path, std::vector<Record>& out, std::vect
     }
     out.push_back(std::move(r));
   }
-  if (file.bad()) return Status::no("records: '", path, "' cannot be read: ", std::strerror(errno));  // a folder
   return Status::good();
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "tool/record/busy.h"
+#include "tool/terminal.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -122,7 +123,7 @@ void Progress::share(double part, double now_s) {
   shown_s_ = now_s;
   const double all = std::clamp((done_ + part * weight_) / std::max(total_, 1e-9), 0.0, 1.0), passed = now_s - start_s_;
   const std::string left = all > 0.02 ? duration_text(passed / all - passed) + " left" : "";
-  std::fputs(fmt::format("\r\x1b[K[{:3.0f} %] {}/{} {} {}", 100 * all, row_, rows_, name_, left).c_str(), stderr);
+  std::fputs(fmt::format("{}[{:3.0f} %] {}/{} {} {}", kErase, 100 * all, row_, rows_, name_, left).c_str(), stderr);
   std::fflush(stderr);
 }
 
@@ -134,7 +135,7 @@ void Progress::end(const std::vector<Record>& records) {
 }
 
 void Progress::clear() const {
-  if (live_) std::fputs("\r\x1b[K", stderr), std::fflush(stderr);
+  if (live_) std::fputs(std::string(kErase).c_str(), stderr), std::fflush(stderr);
 }
 
 std::string row_text(const Record& r) {
@@ -169,8 +170,8 @@ std::string table(const std::vector<Record>& records, bool colour) {
       const bool right = n == 2 || (n >= 4 && n <= 7);  // numbers
       const std::string blank(widths[n] - width(row[n]), ' ');
       std::string cell = right ? blank + row[n] : row[n] + blank;
-      if (colour && (row[n] == "FASTER" || row[n] == "PASS")) cell = "\x1b[32m" + cell + "\x1b[0m";
-      if (colour && (row[n] == "SLOWER" || row[n] == "FAIL")) cell = "\x1b[31m" + cell + "\x1b[0m";
+      if (colour && (row[n] == "FASTER" || row[n] == "PASS")) cell = join(kGreen, cell, kPlain);
+      if (colour && (row[n] == "SLOWER" || row[n] == "FAIL")) cell = join(kRed, cell, kPlain);
       line += (n ? "  " : "") + cell;
     }
     line.erase(line.find_last_not_of(' ') + 1);

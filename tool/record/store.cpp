@@ -1,8 +1,10 @@
 #include "tool/record/store.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 
 #include "machine/library.h"
 
@@ -28,6 +30,7 @@ struct Sqlite {
   int (*changes)(void*) = nullptr;
   const char* (*message)(void*) = nullptr;
   int (*wait)(void*, int) = nullptr;
+  int (*config)(void*, int, ...) = nullptr;
   std::string missed{};
 };
 
@@ -36,7 +39,7 @@ const Sqlite& sqlite() {
     const Library l({"libsqlite3.so.0", "libsqlite3.so"},
                     {"sqlite3_open_v2", "sqlite3_close_v2", "sqlite3_exec", "sqlite3_prepare_v2", "sqlite3_bind_text",
                      "sqlite3_step", "sqlite3_finalize", "sqlite3_column_count", "sqlite3_column_text",
-                     "sqlite3_changes", "sqlite3_errmsg", "sqlite3_busy_timeout"});
+                     "sqlite3_changes", "sqlite3_errmsg", "sqlite3_busy_timeout", "sqlite3_db_config"});
     Sqlite s;
     const auto take = [&](auto& to, const char* name) { to = reinterpret_cast<decltype(+to)>(l.symbol(name)); };
     if (!l.ok()) return s.missed = l.missed(), s;
@@ -44,17 +47,28 @@ const Sqlite& sqlite() {
     take(s.prepare, "sqlite3_prepare_v2"), take(s.bind, "sqlite3_bind_text"), take(s.step, "sqlite3_step");
     take(s.finish, "sqlite3_finalize"), take(s.columns, "sqlite3_column_count"), take(s.text, "sqlite3_column_text");
     take(s.changes, "sqlite3_changes"), take(s.message, "sqlite3_errmsg"), take(s.wait, "sqlite3_busy_timeout");
+    take(s.config, "sqlite3_db_config");
     return s;
   }();
   return all;
 }
 
-constexpr const char* kSchema =
+constexpr const char* kSchema[] = {
     "create table records (id integer primary key, line text unique not null, time text not null, run text not null,"
-    " problem text not null, subject text not null);"
-    "create index by_problem on records (problem, subject, time);"
+    " problem text not null, subject text not null)",
+    "create index by_problem on records (problem, subject, time)",
     "create table baselines (name text not null, record integer not null references records (id),"
-    " primary key (name, record));";
+    " primary key (name, record))"};
+constexpr int kVersion = 1;  // user_version
+
+// A store may come from anyone: what its schema could run is switched off. A SQLite that lacks a switch says so, and
+// Store::look() refuses such a schema in any case.
+constexpr struct { int option, value; } kSafe[] = {
+    {1010, 1},  // SQLITE_DBCONFIG_DEFENSIVE
+    {1017, 0},  // SQLITE_DBCONFIG_TRUSTED_SCHEMA
+    {1003, 0},  // SQLITE_DBCONFIG_ENABLE_TRIGGER
+    {1015, 0},  // SQLITE_DBCONFIG_ENABLE_VIEW
+};
 
 }  // namespace
 
@@ -115,23 +129,37 @@ Status Store::open(const std::string& path, bool create) {
   if (s.open(path.c_str(), &db_, kReadWrite | (create ? kCreate : 0), nullptr) != 0) return no("cannot be opened");
   constexpr int kPatience = 10000;  // ms to wait for another process that writes
   (void)s.wait(db_, kPatience);
+  for (const auto& [option, value] : kSafe) (void)s.config(db_, option, value, static_cast<int*>(nullptr));
   bool is_made = false;
   if (Status bad = look(is_made); !bad.ok() || is_made) return bad;
   if (Status bad = run("begin immediate"); !bad.ok()) return bad;
   Status made = look(is_made);  // another process may have created it meanwhile
-  if (made.ok() && !is_made)
-    made = run(join(kSchema, "pragma application_id = ", kId, "; pragma user_version = 1;").c_str());
+  if (made.ok() && !is_made) {
+    for (const char* const statement : kSchema)
+      if (made.ok()) made = run(statement);
+    if (made.ok()) made = run(join("pragma application_id = ", kId, "; pragma user_version = ", kVersion).c_str());
+  }
   return made.ok() ? run("commit") : ((void)run("rollback"), made);
 }
 
-// Counts the tables first: a store created between the two queries has its application_id by the second.
+// Reads the schema first: a store created between the two queries has its application_id by the second. The schema must
+// be the one of open(): a view, a trigger or a generated column could run without end.
 Status Store::look(bool& is_made) const {
-  Rows id, tables;
-  if (Status bad = each("select count(*) from sqlite_master", {}, tables); !bad.ok()) return bad;
+  Rows id, version, schema;
+  if (Status bad = each("select lower(sql) from sqlite_master where sql is not null order by rowid", {}, schema);
+      !bad.ok())
+    return bad;
   if (Status bad = each("pragma application_id", {}, id); !bad.ok()) return bad;
+  if (Status bad = each("pragma user_version", {}, version); !bad.ok()) return bad;
   is_made = id[0][0] == join(kId);
-  if (is_made || tables[0][0] == "0") return Status::good();
-  return Status::no("store: '", path_, "' is a database of another program; it is left unchanged");
+  if (!is_made && schema.empty()) return Status::good();
+  if (!is_made) return Status::no("store: '", path_, "' is a database of another program; it is left unchanged");
+  if (version[0][0] != join(kVersion))
+    return Status::no("store: '", path_, "' is of version ", version[0][0], "; this program reads version ", kVersion);
+  const bool ours = std::equal(schema.begin(), schema.end(), std::begin(kSchema), std::end(kSchema),
+                               [](const auto& row, const char* statement) { return row[0] == statement; });
+  if (ours) return Status::good();
+  return Status::no("store: '", path_, "' has tables, views or triggers of another program; it is left unchanged");
 }
 
 Status Store::add_all(std::span<const Record> records, size_t& added, std::string_view baseline) const {
@@ -159,12 +187,11 @@ Status Store::add(std::span<const Record> records, size_t& added) {
   return run("commit");
 }
 
-Status Store::set_baseline(const std::string& name, std::span<const Record> records) {
+Status Store::set_baseline(const std::string& name, std::span<const Record> records, size_t& added) {
   if (name.empty()) return Status::no("store: a baseline needs a name");
   if (records.empty()) return Status::no("store: no records given for the baseline");
   if (Status s = run("begin immediate"); !s.ok()) return s;
   Rows nothing;
-  size_t added = 0;
   Status s = each("delete from baselines where name = ?", {name}, nothing);
   if (s.ok()) s = add_all(records, added, name);
   return s.ok() ? run("commit") : ((void)run("rollback"), s);

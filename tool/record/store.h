@@ -32,8 +32,8 @@ class Store {
   // version or another program, is skipped; left_out() has a sentence about it.
   Status find(const Filter&, std::vector<Record>& out);
 
-  // Adds these records and makes them, and no others, the baseline of this name.
-  Status set_baseline(const std::string& name, std::span<const Record>);
+  // Adds these records and makes them, and no others, the baseline of this name: all or nothing.
+  Status set_baseline(const std::string& name, std::span<const Record>, size_t& added);
   Status baseline(const std::string& name, std::vector<Record>& out);  // fails for an unknown name
   struct Named { std::string name{}; int64_t records = 0; };
   Status baselines(std::vector<Named>& out);

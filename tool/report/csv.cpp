@@ -3,14 +3,16 @@
 
 #include "core/problem.h"
 #include "tool/report/model.h"
+#include "tool/terminal.h"
 
 namespace attune {
 namespace {
 
 // A field that a spreadsheet would read as a formula gets an apostrophe in front.
-std::string field(std::string_view text) {
+std::string field(std::string_view given) {
+  const std::string text = shown(given);
   std::string s = text.empty() || std::string_view("=+-@\t\r").find(text[0]) == std::string_view::npos
-                      ? std::string(text) : "'" + std::string(text);
+                      ? text : "'" + text;
   if (s.find_first_of(",\"\r\n") == s.npos) return s;
   std::string quoted = "\"";
   for (const char c : s) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);

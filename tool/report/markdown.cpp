@@ -1,5 +1,6 @@
 // The report as Markdown, for a pull request or a repository: everything on the page except the plots.
 #include "tool/report/model.h"
+#include "tool/terminal.h"
 
 namespace attune {
 namespace {
@@ -60,7 +61,7 @@ std::string to_markdown(const Report& r) {
       md += table(f.table);
     }
   }
-  return md + "## Provenance\n\n" + table(r.provenance) + "## Caveats\n\n" + list(r.caveats);
+  return shown(md + "## Provenance\n\n" + table(r.provenance) + "## Caveats\n\n" + list(r.caveats));
 }
 
 }  // namespace attune

@@ -21,9 +21,16 @@ constexpr size_t kMostHead = 8192, kMostClients = 64;
 
 struct Client {
   int socket = -1;
-  std::string in{}, out{};
+  std::string in{}, out{};  // out: the response, without a shared body
+  std::shared_ptr<const std::string> body{};
   size_t sent = 0;
   Clock::time_point until{};
+
+  bool is_asking() const { return out.empty(); }
+  std::string_view unsent() const {
+    if (sent < out.size()) return std::string_view(out).substr(sent);
+    return body ? std::string_view(*body).substr(sent - out.size()) : std::string_view();
+  }
 };
 
 std::string_view reason(int code) {
@@ -53,15 +60,31 @@ std::string_view trimmed(std::string_view s) {
 
 void set_nonblocking(int socket) { fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK); }
 
-// The response once the head is complete or too long; empty if more data is needed.
-std::string answer(const std::string& in, const HttpHandler& handler) {
-  const size_t end = in.find("\r\n\r\n");
-  if (end == in.npos)
-    return in.size() > kMostHead ? write_response({.code = 431, .body = "the request is too long\n"}, true) : "";
+// Sets the response once the head is complete or too long; does nothing if more data is needed.
+void answer(Client& c, const HttpHandler& handler) {
+  const size_t end = c.in.find("\r\n\r\n");
+  if (end == c.in.npos) {
+    if (c.in.size() > kMostHead)
+      c.out = write_response({.code = 431, .body = "the request is too long\n"}, true);
+    return;
+  }
   HttpRequest request;
-  HttpResponse response = read_request(std::string_view(in).substr(0, end + 2), request);
+  HttpResponse response = read_request(std::string_view(c.in).substr(0, end + 2), request);
   if (response.code == 200) response = handler(request);
-  return write_response(response, request.method != "HEAD");
+  const bool with_body = request.method != "HEAD";
+  c.out = write_response(response, with_body);
+  if (with_body) c.body = response.shared;
+}
+
+// Lets the client go that has been asking longest, if there are too many; others are being answered.
+void make_room(std::vector<Client>& clients) {
+  if (clients.size() <= kMostClients) return;
+  const auto longest = std::min_element(clients.begin(), clients.end(), [](const Client& a, const Client& b) {
+    return a.is_asking() != b.is_asking() ? a.is_asking() : a.until < b.until;
+  });
+  if (longest == clients.end() || !longest->is_asking()) return;
+  close(longest->socket);
+  clients.erase(longest);
 }
 
 }  // namespace
@@ -94,7 +117,8 @@ HttpResponse read_request(std::string_view head, HttpRequest& out) {
 
 std::string write_response(const HttpResponse& r, bool with_body) {
   return join("HTTP/1.1 ", r.code, " ", reason(r.code), "\r\nContent-Type: ", r.type, "\r\nContent-Length: ",
-              r.body.size(), "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+              r.shared ? r.shared->size() : r.body.size(),
+              "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
               "Referrer-Policy: no-referrer\r\nContent-Security-Policy: frame-ancestors 'none'\r\n",
               r.code == 405 ? "Allow: GET, HEAD\r\n" : "", "\r\n", with_body ? r.body : "");
 }
@@ -156,24 +180,26 @@ void HttpServer::run(const HttpHandler& handler, const std::atomic<bool>& stop, 
   std::vector<Client> clients;
   const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_a_client));
   while (!stop) {
-    std::vector<pollfd> waits = {{socket_, short(clients.size() < kMostClients ? POLLIN : 0), 0}};
-    for (const Client& c : clients) waits.push_back({c.socket, short(c.out.empty() ? POLLIN : POLLOUT), 0});
+    const bool has_room = clients.size() < kMostClients ||
+                          std::any_of(clients.begin(), clients.end(), [](const Client& c) { return c.is_asking(); });
+    std::vector<pollfd> waits = {{socket_, short(has_room ? POLLIN : 0), 0}};
+    for (const Client& c : clients) waits.push_back({c.socket, short(c.is_asking() ? POLLIN : POLLOUT), 0});
     if (poll(waits.data(), nfds_t(waits.size()), 200) < 0 && errno != EINTR) return;
     const Clock::time_point now = Clock::now();
     for (size_t n = 0; n < clients.size(); ++n) {
       Client& c = clients[n];
       const short ready = waits[n + 1].revents;
       bool over = now > c.until;
-      if (ready && c.out.empty()) {
+      if (ready && c.is_asking()) {
         char part[4096];
         const ssize_t got = recv(c.socket, part, sizeof part, 0);
-        if (got > 0) c.in.append(part, size_t(got)), c.out = answer(c.in, handler);
+        if (got > 0) c.in.append(part, size_t(got)), answer(c, handler);
         else over = over || got == 0 || (errno != EAGAIN && errno != EINTR);
       } else if (ready) {
-        const ssize_t put = send(c.socket, c.out.data() + c.sent, c.out.size() - c.sent, MSG_NOSIGNAL);
+        const ssize_t put = send(c.socket, c.unsent().data(), c.unsent().size(), MSG_NOSIGNAL);
         if (put > 0) c.sent += size_t(put), c.until = now + patience;
         else over = over || (errno != EAGAIN && errno != EINTR);
-        over = over || c.sent == c.out.size();
+        over = over || c.unsent().empty();
       }
       if (!over) continue;
       // Unread data from the client would reset the connection before the response arrives.
@@ -186,7 +212,7 @@ void HttpServer::run(const HttpHandler& handler, const std::atomic<bool>& stop, 
     std::erase_if(clients, [](const Client& c) { return c.socket < 0; });
     if (!(waits[0].revents & POLLIN)) continue;
     const int socket = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket >= 0) clients.push_back({.socket = socket, .until = now + patience});
+    if (socket >= 0) clients.push_back({.socket = socket, .until = now + patience}), make_room(clients);
   }
   for (const Client& c : clients) close(c.socket);
 }

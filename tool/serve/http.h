@@ -1,8 +1,10 @@
 // A small HTTP/1.1 server for a few readers: GET and HEAD, one response per connection, one thread. A client that is
-// slow, silent or malformed is answered or dropped after a while and does not block others.
+// slow, silent or malformed is answered or dropped after a while and does not block others: when there are too many,
+// the one that has been asking longest makes room.
 #pragma once
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,12 +20,13 @@ struct HttpRequest {
 struct HttpResponse {
   int code = 200;
   std::string type{"text/plain; charset=utf-8"}, body{};
+  std::shared_ptr<const std::string> shared{};  // instead of `body`: a long text that many clients read at once
 };
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
 
 // Parses a complete head, up to its empty line. An error is returned as a response; code 200 means success.
 HttpResponse read_request(std::string_view head, HttpRequest& out);
-std::string write_response(const HttpResponse&, bool with_body);
+std::string write_response(const HttpResponse&, bool with_body);  // without the text that is shared
 
 // True if a Host header names loopback with this port. This rejects pages of other sites whose names resolve to this
 // machine (DNS rebinding).

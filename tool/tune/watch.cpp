@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 
+#include "machine/files.h"
 #include "machine/host.h"
 #include "tool/tune/curves.h"
 
@@ -88,11 +89,9 @@ bool read_call(std::string_view line, LoggedCall& out) {
 
 Status watch(const Watched& w, const std::function<void()>& tune) {
   const Signals signals;
+  if (Status s = is_finite(w.log, true); !s.ok()) return s.after("--watch: ", w.log, " ");
   std::ifstream log(w.log);
   const int why = errno;
-  std::error_code error;
-  if (std::filesystem::is_directory(w.log, error))
-    return Status::no("--watch: ", w.log, " cannot be read: it is a folder");
   if (!log) return Status::no("--watch: ", w.log, " cannot be read: ", std::strerror(why));
   Seen seen = measured_in(w.records);
   std::string line;

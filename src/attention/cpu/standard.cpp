@@ -419,6 +419,9 @@ Status supports(const Problem& p, const Device& d) {
   if (p.reproducible == Reproducible::batch) return no("a BLAS does not promise repro=batch; repro=run is kept");
   if (double(p.len_q) * double(p.len_k) * std::min<double>(d.units, double(p.batch) * p.heads_q) > kMostScores)
     return no("q", p.len_q, " x k", p.len_k, " scores for each of ", d.units, " threads are over 2^44");
+  // Last, because opening a BLAS starts threads: only for a problem that would run here, not for one that is described.
+  std::string missed;
+  if (d.index >= 0 && !blas(&missed)) return no("needs a BLAS library: ", missed);
   return Status::good();
 }
 

@@ -41,10 +41,9 @@ T await(const std::atomic<T>& from, Ready ready) {
 struct alignas(64) Helper { std::atomic<uint32_t> ticket{0}; };
 
 // Never destroyed: helpers may outlive every static object of the process. After fork() the child has the pool's memory
-// but none of its threads, so a pool belongs to the process that created it; an older one stays reachable.
+// but none of its threads, so it starts another.
 struct Pool {
-  pid_t process = getpid();
-  Pool* older = nullptr;
+  Pool* older = nullptr;  // of the parent process; stays reachable
   std::atomic<bool> busy{false};
   std::atomic<int> left{0};  // helpers that have not finished the job
   void (*work)(void*, int) = nullptr;
@@ -94,12 +93,18 @@ struct Pool {
   }
 };
 
-std::atomic<Pool*> current{nullptr};
+std::atomic<Pool*> current{nullptr}, of_parent{nullptr};
+
+// Not by comparing getpid(): in a new PID namespace a child may have the number of its parent.
+void forget_pool() {
+  if (Pool* const gone = current.exchange(nullptr)) gone->older = of_parent.exchange(gone);
+}
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
 
 Pool* pool() {
   Pool* at = current.load(std::memory_order_acquire);
-  if (at && at->process == getpid()) return at;
-  Pool* made = new (std::nothrow) Pool{.older = at};
+  if (at) return at;
+  Pool* made = new (std::nothrow) Pool{};
   if (!made) return nullptr;
   if (current.compare_exchange_strong(at, made, std::memory_order_acq_rel)) return made;
   delete made;  // another thread of this process created the pool first

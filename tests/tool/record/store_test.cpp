@@ -70,14 +70,16 @@ TEST_F(StoreTest, finds_by_problem_and_subject_whatever_is_in_their_text) {
 }
 
 TEST_F(StoreTest, a_baseline_is_what_it_was_last_set_to) {
-  ASSERT_EQ(db.set_baseline("main", std::span(three()).first(2)).message, "");
-  ASSERT_EQ(db.set_baseline("main", std::span(three()).last(1)).message, "");
+  size_t added = 0;
+  ASSERT_EQ(db.set_baseline("main", std::span(three()).first(2), added).message, "");
+  EXPECT_EQ(added, 2u);
+  ASSERT_EQ(db.set_baseline("main", std::span(three()).last(1), added).message, "");
   std::vector<Record> out;
   ASSERT_EQ(db.baseline("main", out).message, "");
   ASSERT_EQ(out.size(), 1u);
   EXPECT_EQ(out[0].provenance.commit, "def");
   EXPECT_EQ(db.baseline("mian", out).message, "store: no baseline 'mian'; it has main");
-  EXPECT_EQ(db.set_baseline("empty", {}).message, "store: no records given for the baseline");
+  EXPECT_EQ(db.set_baseline("empty", {}, added).message, "store: no records given for the baseline");
 }
 
 TEST_F(StoreTest, what_is_not_a_store_is_left_alone) {
@@ -88,6 +90,60 @@ TEST_F(StoreTest, what_is_not_a_store_is_left_alone) {
   EXPECT_EQ(text_of(other), "my notes, which are no database at all");
   Store none;
   EXPECT_TRUE(has(none.open(temporary("none.db"), false).message, "does not exist; attune store FILE creates it"));
+}
+
+// Runs SQL on a file: in Python, whose sqlite3 is the same library.
+bool sql(const std::string& file, const std::string& statements) {
+  return spawn({"python3", "-c", "import sqlite3, sys\nd = sqlite3.connect(sys.argv[1])\nd.executescript(sys.argv[2])",
+                file, statements}).code == 0;
+}
+
+TEST_F(StoreTest, a_schema_that_could_run_something_is_refused) {
+  size_t added = 0;
+  ASSERT_EQ(db.add(three(), added).message, "");
+  const std::string endless =
+      "with recursive n(x) as (select 1 union all select x + 1 from n) select count(*) from n";
+  const std::string hostile[] = {
+      "create trigger t after insert on records begin " + endless + "; end",
+      "alter table records rename to r; create view records as select * from r where (" + endless + ") > 0",
+      "alter table records add column more text as (printf('%.*c', 1000000000, 'x'))",
+      "create table other (x)"};
+  for (const std::string& statements : hostile) {
+    const std::string file = temporary("hostile.db"), line = temporary("one.jsonl");
+    std::filesystem::copy_file(path, file, std::filesystem::copy_options::overwrite_existing);
+    if (!sql(file, statements)) GTEST_SKIP() << "no sqlite3 in python3";
+    std::ofstream(line) << to_json(at("2026-02-01T00:00:00Z", 5)) << "\n";
+    for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+             {"history", "--db", file}, {"store", line, "--db", file}, {"store", "--db", file}}) {
+      std::vector<std::string> all = {"timeout", "60", ATTUNE_BUILD_DIR "/attune"};
+      all.insert(all.end(), words.begin(), words.end());
+      const Ran ran = spawn(all);
+      EXPECT_EQ(ran.code, 3) << statements << ran.out;
+      EXPECT_EQ(ran.err, join("attune ", words[0], ": store: '", file, "' has tables, views or triggers of another "
+                              "program; it is left unchanged\n"));
+    }
+  }
+  ASSERT_TRUE(sql(path, "pragma user_version = 2"));
+  Store newer;
+  EXPECT_EQ(newer.open(path, true).message, "store: '" + path + "' is of version 2; this program reads version 1");
+}
+
+// How many transactions wrote to the file: the file change counter of SQLite's header.
+unsigned writes_to(const std::string& file) {
+  unsigned count = 0;
+  for (const char c : text_of(file).substr(24, 4)) count = count << 8 | (unsigned char)(c);
+  return count;
+}
+
+TEST_F(StoreTest, the_records_of_a_baseline_and_its_name_come_in_one_transaction) {
+  const std::string file = temporary("both.jsonl");
+  std::ofstream(file) << to_json(three()[0]) << "\n";
+  const unsigned before = writes_to(path);
+  const Ran named = attune_says({"store", file, "--db", path, "--baseline", "main"});
+  EXPECT_EQ(named.code, 0) << named.err;
+  EXPECT_TRUE(has(named.out, "1 added, 0 already stored\n")) << named.out;
+  EXPECT_TRUE(has(named.out, "baseline main: 1 records\n")) << named.out;
+  EXPECT_EQ(writes_to(path), before + 1);
 }
 
 TEST_F(StoreTest, many_processes_may_make_it_at_once) {
@@ -192,7 +248,7 @@ TEST_F(StoreTest, one_record_that_cannot_be_read_keeps_nobody_from_the_others) {
   ASSERT_EQ(db.add(three(), added).message, "");
   Record bad = at("2026-01-04T00:00:00Z", 1000);
   bad.samples_ns[7] = 1e308;  // finite, but ten times it is not
-  ASSERT_EQ(db.set_baseline("bad", std::vector{three()[0], bad}).message, "");
+  ASSERT_EQ(db.set_baseline("bad", std::vector{three()[0], bad}, added).message, "");
   const std::string said = path + ": skipped record 4: record: samples_ns: null is not a number";
   std::vector<Record> out;
   ASSERT_EQ(db.find({}, out).message, "");

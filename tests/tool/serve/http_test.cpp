@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <thread>
@@ -139,6 +140,42 @@ TEST(Server, a_client_that_says_nothing_is_let_go) {
   const Serving serving(0.1);
   const int silent = serving.connect();
   EXPECT_EQ(Serving::all(silent), "");  // closes without a response
+}
+
+TEST(Server, half_requests_of_many_make_room_for_a_whole_one) {
+  const Serving serving(1000);  // nobody is let go for being slow
+  std::vector<int> halves;
+  for (int n = 0; n < 200; ++n) Serving::say(halves.emplace_back(serving.connect()), "GET / HT");
+  const int s = serving.connect();
+  Serving::say(s, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_GT(Serving::all(s).size(), 3000000u);
+  for (const int half : halves) close(half);
+}
+
+TEST(Server, a_page_is_shared_by_its_readers) {
+  const auto page = std::make_shared<const std::string>(3'000'000, 'x');
+  EXPECT_TRUE(write_response({.shared = page}, true).ends_with("\r\n\r\n"));  // the head alone
+  HttpServer server;
+  ASSERT_EQ(server.open("127.0.0.1", 0).message, "");
+  std::atomic<bool> stop{false};
+  std::thread thread([&] { server.run([&](const HttpRequest&) { return HttpResponse{.shared = page}; }, stop); });
+  for (const char* const method : {"GET", "HEAD"}) {
+    const int s = Serving::connect(server.port());
+    Serving::say(s, join(method, " / HTTP/1.1\r\nHost: x\r\n\r\n"));
+    const std::string answer = Serving::all(s);
+    EXPECT_TRUE(has(answer, "Content-Length: 3000000\r\n"));
+    EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, method[0] == 'G' ? 3'000'000u : 0u);
+  }
+  stop = true, thread.join();
+  EXPECT_EQ(page.use_count(), 1);
+}
+
+TEST(ServeCommand, a_pipe_is_refused) {
+  const std::string pipe = temporary("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const Ran ran = spawn({"timeout", "60", ATTUNE_BUILD_DIR "/attune", "serve", pipe, "--port", "0"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(ran.err, "attune serve: '" + pipe + "' is not a regular file\n");
 }
 
 TEST(ServeCommand, wrong_input_is_one_sentence) {

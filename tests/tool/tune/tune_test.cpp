@@ -461,29 +461,33 @@ TEST(TuneCommand, says_where_the_planner_reads_another_file) {
   r = attune_says({"tune", records, "--out", other});
   EXPECT_TRUE(has(r.out, "here the planner reads " + home + ", not that file")) << r.out;
   EXPECT_FALSE(has(attune_says({"tune", records, "--out", other}, {"ATTUNE_TUNED=" + other}).out, "here the planner"));
-  // The project's file takes precedence over the user's.
+  // A file of the current folder is read only by name.
   const std::string folder = temporary("project");
   std::filesystem::create_directories(folder + "/.attune");
   std::filesystem::copy_file(home, folder + "/.attune/" + word + ".tsv");
-  r = spawn({"sh", "-c", "cd \"$1\" && exec \"$2\" tune \"$3\"", "sh", folder, ATTUNE_BUILD_DIR "/attune", records},
-            {"XDG_CONFIG_HOME=" + temporary("")});
-  EXPECT_TRUE(has(r.out, "here the planner reads .attune/" + word + ".tsv, not that file")) << r.out << r.err;
+  const std::vector<std::string> there = {"sh", "-c", "cd \"$1\" && exec \"$2\" tune \"$3\"", "sh", folder,
+                                          ATTUNE_BUILD_DIR "/attune", records};
+  const std::string config = "XDG_CONFIG_HOME=" + temporary("");
+  EXPECT_FALSE(has(spawn(there, {config}).out, "here the planner"));
+  EXPECT_TRUE(has(spawn(there, {config, "ATTUNE_TUNED=.attune"}).out, " .attune/" + word + ".tsv\n"));
   const auto j = nlohmann::json::parse(attune_says({"tune", records, "--out", other, "--json"}).out);
   EXPECT_EQ(j["devices"][0]["planner_reads"], home);
 }
-TEST(TuneCommand, a_project_has_a_file_of_its_own_that_the_planner_reads_there) {
+TEST(TuneCommand, a_project_has_a_file_of_its_own_that_the_planner_reads_by_name) {
   const std::string records = written("own.jsonl", of_this_cpu(crossing())), folder = temporary("of_a_project");
   const std::string file = ".attune/" + file_word(Device{.name = this_cpu().name}) + ".tsv";
   std::filesystem::create_directories(folder);
-  const auto there = [&](const std::string& words) {
+  const auto there = [&](const std::string& words, const std::string& tuned = "") {
     return spawn({"sh", "-c", "cd \"$1\" && exec \"$2\" " + words, "sh", folder, ATTUNE_BUILD_DIR "/attune", records},
-                 {"XDG_CONFIG_HOME=" + temporary("")});
+                 {"XDG_CONFIG_HOME=" + temporary("of_nobody"), "ATTUNE_TUNED=" + tuned});
   };
   Ran r = there("tune \"$3\" --project");
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.out, "wrote " + file) && !has(r.out, "here the planner reads")) << r.out;
+  EXPECT_TRUE(has(r.out, "wrote " + file) && has(r.out, "reads no file for this device; set ATTUNE_TUNED")) << r.out;
   EXPECT_TRUE(has(text_of(folder + "/" + file), "cpu_forward"));
   r = there("why 'forward f32 b1 h8 q1024 k1024 d64 causal' --json");
+  EXPECT_EQ(nlohmann::json::parse(r.out)["rows"].size(), 0u) << r.out << r.err;
+  r = there("why 'forward f32 b1 h8 q1024 k1024 d64 causal' --json", ".attune");
   EXPECT_EQ(nlohmann::json::parse(r.out)["rows"].size(), 6u) << r.out << r.err;
   EXPECT_EQ(there("tune \"$3\" --project --out x.tsv").code, 2);
 }

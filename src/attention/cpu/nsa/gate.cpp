@@ -101,7 +101,9 @@ Status shape(Plan& plan, const Planner&) {
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Job job(plan, a);
   const Problem& p = plan.problem;
-  const int64_t pieces = ceil_div(p.len_q, kTaskQueries);
+  int longest = 0;  // p.len_q is only a bound
+  for (int b = 0; b < p.batch; ++b) longest = std::max(longest, queries_of(p, a, b).count);
+  const int64_t pieces = ceil_div(longest, kTaskQueries);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, p); });
   each_task(p.batch * pieces, plan.device.units, [&](int worker, int64_t n) {
     const Scratch x = scratch_of(worker);

@@ -322,7 +322,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Nsa nsa = nsa_of(p);
   const PackedKeys keys = carve_keys(ws, plan, m, nsa);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
-  const int64_t pieces = ceil_div(p.len_q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
+  const int64_t pieces = ceil_div(longest(p, a).q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
   each_task(sets * keys.slots, plan.device.units, [&](int worker, int64_t n) {
     const int64_t set = n / keys.slots, slot = n % keys.slots;
     const Unit unit = group_of(p, a, set);

@@ -1,0 +1,120 @@
+#include "tool/terminal.h"
+
+#include <fmt/format.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+namespace attune {
+namespace {
+
+// Bytes of the UTF-8 character that begins with this byte; 0 if none does.
+size_t length_of(unsigned char first) {
+  return first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+}
+
+bool is_hidden(uint32_t code) {
+  const bool control = (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0);
+  const bool direction = code == 0x061C || code == 0x200E || code == 0x200F || (code >= 0x202A && code <= 0x202E) ||
+                         (code >= 0x2066 && code <= 0x2069);
+  return control || direction || code == 0x2028 || code == 0x2029;  // these two end a line
+}
+
+std::string_view sequence(char mark) {
+  switch (mark) {
+    case 'g': return "\x1b[32m";
+    case 'r': return "\x1b[31m";
+    case 'p': return "\x1b[0m";
+    case 'e': return "\r\x1b[K";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+std::string Shown::next(std::string_view piece) {
+  constexpr unsigned char kMark = 0xFE;
+  const std::string text = begun_.append(piece);
+  begun_.clear();
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const auto first = (unsigned char)(text[at]);
+    if (first == kMark) {
+      if (at + 1 == text.size()) return begun_ = text.substr(at), out;
+      if (const std::string_view code = sequence(text[at + 1]); code.empty()) ++at;
+      else at += 2, out += terminal_ ? code : "";
+      continue;
+    }
+    const size_t size = length_of(first);
+    size_t have = size ? 1 : 0;
+    uint32_t code = size == 1 ? first : size == 2 ? first & 31 : size == 3 ? first & 15 : first & 7;
+    while (have && have < size && at + have < text.size() && ((unsigned char)(text[at + have]) & 0xC0) == 0x80)
+      code = code << 6 | ((unsigned char)(text[at + have++]) & 63);
+    if (have && have < size && at + have == text.size()) return begun_ = text.substr(at), out;
+    if (have < size || !size) {  // not UTF-8; a terminal with 8-bit controls obeys 0x80 ... 0x9F
+      if (first >= 0x80 && first < 0xA0) out += fmt::format("\\u{:04x}", first);
+      else out += char(first);
+      ++at;
+      continue;
+    }
+    if (is_hidden(code)) out += fmt::format("\\u{:04x}", code);
+    else out.append(text, at, size);
+    at += size;
+  }
+  return out;
+}
+
+std::string Shown::rest() {
+  std::string text = std::move(begun_);
+  begun_.clear();
+  return text == "\xfe" ? "" : text;
+}
+
+std::string shown(std::string_view text) {
+  Shown all(false);
+  std::string out = all.next(text);
+  return out += all.rest();
+}
+
+ssize_t ShownOutput::write(void* stream, const char* data, size_t size) {
+  auto& to = *static_cast<Stream*>(stream);
+  try {
+    const std::string text = to.shown.next({data, size});
+    for (size_t at = 0; at < text.size();) {
+      const ssize_t n = ::write(to.file, text.data() + at, text.size() - at);
+      if (n > 0) at += size_t(n);
+      else if (n == 0 || errno != EINTR) return 0;
+    }
+  } catch (...) {  // no memory
+    return errno = ENOMEM, 0;
+  }
+  return ssize_t(size);
+}
+
+ShownOutput::ShownOutput()
+    : streams_{{STDOUT_FILENO, Shown(isatty(STDOUT_FILENO) == 1)}, {STDERR_FILENO, Shown(isatty(STDERR_FILENO) == 1)}} {
+  for (Stream& s : streams_) {
+    FILE*& as = s.file == STDOUT_FILENO ? stdout : stderr;
+    std::fflush(as);
+    s.after = fopencookie(&s, "w", {.read = nullptr, .write = write, .seek = nullptr, .close = nullptr});
+    if (!s.after) continue;
+    setvbuf(s.after, nullptr, s.file == STDERR_FILENO ? _IONBF : isatty(s.file) ? _IOLBF : _IOFBF, BUFSIZ);
+    s.before = as, as = s.after;
+  }
+}
+
+ShownOutput::~ShownOutput() {
+  for (Stream& s : streams_) {
+    if (!s.before) continue;
+    std::fflush(s.after);
+    const std::string rest = s.shown.rest();
+    if (!rest.empty() && ::write(s.file, rest.data(), rest.size()) < 0) {}  // the end of a broken character
+    (s.file == STDOUT_FILENO ? stdout : stderr) = s.before;
+    std::fclose(s.after);
+  }
+}
+
+}  // namespace attune
