@@ -9,6 +9,7 @@
 //
 // The headers in include/ replace cuda.h and the headers of machine/ that consist of PTX.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <bit>
@@ -78,8 +79,22 @@ struct Issued {
   float rows[2][16] = {};            // A, if in registers
   std::vector<float> before{};       // accumulators; NaN until the product has been waited for
 };
+// A stack and where it was left. swapcontext would make two system calls; setjmp makes none.
+struct Fiber {
+  ucontext_t beginning{};
+  bool begun = true;  // false: `beginning` is where it starts
+  jmp_buf left{};
+};
+extern "C" [[noreturn]] void attune_plain_longjmp(jmp_buf, int) __asm__("_longjmp");  // unchecked: stacks change
+[[gnu::noinline]] inline void resume(Fiber& to) {
+  if (to.begun) attune_plain_longjmp(to.left, 1);
+  to.begun = true, setcontext(&to.beginning);
+}
+[[gnu::noinline]] inline void change(Fiber& from, Fiber& to) {
+  if (!_setjmp(from.left)) resume(to);
+}
 struct Thread {
-  ucontext_t context{};
+  Fiber fiber{};
   std::unique_ptr<char[]> stack{new char[kStack]};
   Block* block = nullptr;
   unsigned number = 0;
@@ -104,7 +119,7 @@ struct Gpu {
   Schedule schedule{};
   unsigned blocks = 0;
   Thread* now = nullptr;
-  ucontext_t scheduler{};
+  Fiber scheduler{};
   std::vector<Copy> copies;
   std::vector<int> rank;      // of the warps of all CTAs
   int lowest = 0;             // lowest rank so far
@@ -146,7 +161,7 @@ inline void hold_other_lanes() {
 
 inline void to_scheduler() {
   Thread& me = *gpu.now;
-  swapcontext(&me.context, &gpu.scheduler);
+  change(me.fiber, gpu.scheduler);
   me.ready = nullptr;
 }
 // A point where other threads may run.

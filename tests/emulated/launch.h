@@ -31,9 +31,11 @@ struct Running {
       for (int t = 0; t < grid.threads; ++t) {
         Thread& x = *threads.emplace_back(std::make_unique<Thread>());
         x.block = &b, x.number = unsigned(t), b.of_warp[t / 32][t % 32] = &x;
-        getcontext(&x.context);
-        x.context.uc_stack.ss_sp = x.stack.get(), x.context.uc_stack.ss_size = kStack, x.context.uc_link = nullptr;
-        makecontext(&x.context, begin, 0);
+        ucontext_t& context = x.fiber.beginning;
+        getcontext(&context);
+        context.uc_stack.ss_sp = x.stack.get(), context.uc_stack.ss_size = kStack, context.uc_link = nullptr;
+        makecontext(&context, begin, 0);
+        x.fiber.begun = false;
       }
     }
     alive = threads.size(), idle.assign(warps(), ~0ull);
@@ -51,7 +53,7 @@ struct Running {
       could = true;
       if (leave_out(n)) continue;
       moved = true, gpu.now = &x;
-      swapcontext(&gpu.scheduler, &x.context);
+      change(gpu.scheduler, x.fiber);
       if (x.done) end(x);
       gpu.now = nullptr;
     }
@@ -182,7 +184,7 @@ std::string launch(const Grid& grid, const Schedule& schedule, Kernel kernel) {
   void (*const begin)() = [] {
     (*entry)();
     gpu.now->done = true;
-    swapcontext(&gpu.now->context, &gpu.scheduler);
+    change(gpu.now->fiber, gpu.scheduler);
   };
   const int together = grid.memory ? 1 : grid.blocks;
   for (int first = 0; first < grid.blocks && gpu.wrong.empty(); first += together) {
