@@ -255,8 +255,22 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
     fmt::print("{} cannot be measured yet and will be reported as such\n", counted(not_built * benches.size()));
 }
 
+// The A/A spread of this run, and that of resumed rows if it is larger: it decides their verdicts.
+std::string spread_text(const Bench& b, const std::string& timing, const std::vector<Record>& records) {
+  double earlier = 0;
+  const int threads = b.timer ? 0 : b.device.units;
+  for (const Record& r : records)
+    if (const std::optional<double> spread = r.aa_spread;
+        spread && r.run != b.run && r.threads == threads && timing_text(r) == timing)
+      earlier = std::max(earlier, *spread);
+  std::string text = b.aa_spread ? fmt::format(", A/A spread {:.1f} %", 100 * *b.aa_spread) : "";
+  if (earlier > b.aa_spread.value_or(0))
+    text += fmt::format(", A/A spread of earlier rows up to {:.1f} %", 100 * earlier);
+  return text;
+}
+
 // Facts of the machine, printed once per run below the table.
-void tell_machine(const Bench& b) {
+void tell_machine(const Bench& b, const std::vector<Record>& records) {
   if (!b.ceilings) return;
   const bool gpu = b.timer != nullptr;
   const std::string timing = timing_text(name(b.mode), b.timing.rest_seconds, b.timing.heat_seconds);
@@ -271,8 +285,7 @@ void tell_machine(const Bench& b) {
     }
   fmt::print("{}copy {} GB/s, empty {} {}", before, digits_text(b.ceilings->copy_gbs), gpu ? "kernel" : "call",
              seconds_text(b.floor_ns.value_or(0) * 1e-9));
-  if (b.aa_spread) fmt::print(", A/A spread {:.1f} %", 100 * *b.aa_spread);
-  fmt::print("\n");
+  fmt::print("{}\n", spread_text(b, timing, records));
   if (!b.ceilings->missed.empty()) fmt::print("no ceiling: {}\n", b.ceilings->missed);
   if (gpu && !b.timer->no_nvml().ok()) fmt::print("no clock and power readings: {}\n", b.timer->no_nvml().message);
 }
@@ -442,7 +455,7 @@ void run(Asked& asked, Context& context) {
   if (const Status s = asked.sign.empty() ? Status::good() : sign_file(asked); !s.ok()) no(kMachine, s);
   if (!context.json) {
     fmt::print("{}", table(records, colour_wanted(context.terminal)));
-    for (const Bench& b : sweep.benches) tell_machine(b);
+    for (const Bench& b : sweep.benches) tell_machine(b, records);
     if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
     if (asked.suite == "sdpa-small") tell_queries(records);
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);

@@ -24,6 +24,8 @@ namespace {
 // beyond a margin of 1 %. What others take may have been on a CPU that the timed threads did not need, so its limit is
 // higher; the system's own work is 1 or 2 %.
 constexpr double kMostWaited = 0.05, kMostOthers = 0.10, kMostSteal = 0.05, kMostGpuOthers = 0.05;
+// Share that is remarked even where CPUs were idle: a quota holds the threads.
+constexpr double kHeld = 0.3;
 // CPU seconds below which such a share is chance: /proc/stat counts in ticks of 10 ms, and a thread that is preempted
 // once waits for 4 ms.
 constexpr double kLeastOthers = 0.05, kLeastWaited = 0.02;
@@ -79,6 +81,16 @@ double mhz_of_this_cpu(const std::string& proc, const std::string& folder) {
 
 // Four digits are finer than anything that is measured here.
 double share(double part, double whole) { return std::round(1e4 * std::clamp(part / whole, 0.0, 1.0)) / 1e4; }
+
+// Of the time in which threads could run, the share they waited for a CPU that another thread held. A thread that is
+// woken also waits until an idle CPU starts it, in a virtual machine for tens of microseconds; all such waits together
+// are at most the idle time. Not taken off where others are remarked: idle CPUs are then not what was waited for.
+double waited_for_others(const Load& l) {
+  if (l.waited >= kHeld || l.others >= kMostOthers) return l.waited;
+  if (!(l.used > 0)) return -1;
+  const double idle = std::max(0.0, 1 - l.used - l.others - l.steal);
+  return l.waited - idle * (1 - l.waited) / l.used;
+}
 
 std::string percent(double share) { return join(std::lround(100 * std::clamp(share, 0.0, 1.0)), " %"); }
 
@@ -180,7 +192,7 @@ std::string busy_text(const Load& l, bool on_gpu, bool* certain) {
     add(false, "other processes took ", percent(l.others), " of ", l.cpus, l.cpus > 1 ? " CPUs" : " CPU");
   if (l.steal >= kMostSteal && l.steal * cpu_s >= kLeastOthers)
     add(true, "the host took ", percent(l.steal), " for other machines");
-  if (l.waited >= kMostWaited && l.waited * l.seconds >= kLeastWaited)
+  if (waited_for_others(l) >= kMostWaited && l.waited * l.seconds >= kLeastWaited)
     add(true, "threads waited for a CPU ", percent(l.waited), " of the time");
   return text;
 }

@@ -345,6 +345,24 @@ TEST(Sweep, the_command_keeps_the_row_in_flight_at_every_signal_that_ends_it) {
   }
 }
 
+TEST(Sweep, a_resumed_run_names_the_spread_of_its_earlier_rows) {
+  const std::string path = temporary("spread.jsonl"), first = "forward f32 b1 h1 q16 k16 d16 causal";
+  const std::vector<std::string> words = {"bench", first, "--max-seconds", "0.05", "--out", path};
+  ASSERT_EQ(attune_says(words).code, 0);
+  std::vector<Record> records;
+  ASSERT_EQ(read_records(path, records).message, "");
+  ASSERT_EQ(records.size(), 1u);
+  records[0].aa_spread = 4.05;
+  std::ofstream(path) << to_json(records[0]) << "\n";
+  std::vector<std::string> more = words;
+  more.insert(more.begin() + 2, "forward f32 b1 h1 q32 k32 d16 causal"), more.push_back("--resume");
+  const Ran r = attune_says(more);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;
+  EXPECT_TRUE(has(r.out, ", A/A spread of earlier rows up to 405.0 %\n")) << r.out;
+  EXPECT_TRUE(has(r.err, "warning: A/A spread 405.0 % (warm, ")) << r.err;
+}
+
 TEST(Sweep, lengths_are_those_of_the_rows_with_ragged_keys) {
   const std::string ragged = "forward f32 b2 h1 q8 k8 d16 causal ragged", dense = "forward f32 b3 h1 q4 k4 d16 causal";
   const auto says = [](std::vector<std::string> words) {

@@ -58,6 +58,19 @@ TEST(Load, a_quiet_machine_is_not_remarked_and_a_busy_one_says_why) {
   EXPECT_EQ(busy_text(load_of({.own = 0.5, .others = 0.48, .waited = 0.45}), true), "");  // a GPU does the work
 }
 
+TEST(Load, waking_up_on_an_idle_cpu_is_not_waiting_for_another_thread) {
+  EXPECT_EQ(busy_text(load_of({.own = 0.6, .waited = 0.15}), false), "");
+  EXPECT_EQ(busy_text(load_of({.own = 0.94, .waited = 0.07}), false), "");
+  EXPECT_NE(busy_text(load_of({.own = 0.99, .waited = 0.07}), false), "");  // no CPU was idle
+  EXPECT_NE(busy_text(load_of({.own = 0.3, .waited = 0.5}), false), "");    // a quota
+  EXPECT_NE(busy_text(load_of({.own = 0.6, .others = 0.2, .waited = 0.07}), false),
+            busy_text(load_of({.own = 0.6, .others = 0.2, .waited = 0}), false));
+  Load unknown{.seconds = 1, .waited = 0.1};
+  EXPECT_EQ(busy_text(unknown, false), "");
+  unknown.waited = 0.4;
+  EXPECT_NE(busy_text(unknown, false), "");
+}
+
 TEST(Load, a_few_ticks_are_chance) {
   EXPECT_EQ(busy_text(load_of({.own = 0.6, .others = 0.4, .waited = 0.2, .seconds = 0.03}), false), "");
   EXPECT_NE(busy_text(load_of({.own = 0.6, .others = 0.4, .waited = 0.2, .seconds = 0.11}), false), "");
