@@ -183,7 +183,8 @@ void add_commands(CLI::App& app, Context& context) {
       "  attune parity --device cpu\n"
       "  attune bench --len 512-8192*2 --json > records.jsonl\n"
       "  attune report records.jsonl --out report.html\n\n"
-      "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 the machine lacks something.");
+      "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 the machine lacks something, 4 the measurements "
+      "do not answer (compare).");
 
   add_doctor(app, context);
   add_plan(app, context);

@@ -27,6 +27,16 @@ void know_machine(Bench& bench) {
   }
 }
 
+void know_spread(Bench& bench, const Subject& subject, double call_s) {
+  TimingSettings set = bench.timing;
+  set.max_seconds = std::min(set.max_seconds, 3.0);
+  constexpr double kMostSeconds = 10;
+  const int calls = 2 * (kFewestSamples + 1);
+  if (bench.aa_spread || calls * call_s > kMostSeconds || (set.stop && *set.stop)) return;
+  const Ratio itself = against_itself(subject, set, host_clock());
+  if (itself.interval.is_sure()) bench.aa_spread = spread(itself);
+}
+
 void note_readings(Record& r, const Subject& subject, const Bench& bench) {
   if (!bench.timer) return;
   const Readings seen = bench.timer->readings(subject);
@@ -55,7 +65,7 @@ void note_timing(Record& r, const Timing& t, const Cost& c, DType of_keys, const
   const Ceiling& ceiling = bench.ceilings->of(of_keys);
   r.ceiling = ceiling.instruction, r.ceiling_gflops = ceiling.gflops, r.copy_gbs = bench.ceilings->copy_gbs;
   r.floor_ns = peer ? *bench.peer_floor_ns : *bench.floor_ns;
-  r.aa_spread = bench.aa_spread.value_or(0);
+  r.aa_spread = bench.aa_spread;
   if (!t.status.ok()) { r.status = RecordStatus::failed, r.message = one_line(t.status.message); return; }
   if (t.ended_by == "interrupt") r.status = RecordStatus::interrupted;
   derive(r);

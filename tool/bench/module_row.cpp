@@ -85,6 +85,7 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
     r.kernels = bench.timer->kernels(subject);
   }
   know_machine(bench);
+  know_spread(bench, subject, call_seconds(row.problem, bench));
   const std::vector<Timing> timings = measure({&subject, 1}, bench.timing, host_clock());
   note_readings(r, subject, bench);
   note_timing(r, timings[0], module_cost(row), row.problem.dtype.kv, bench);

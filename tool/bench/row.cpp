@@ -428,11 +428,7 @@ struct RowRun {
       const Subject empty = empty_call(*bench.peers[0]);
       bench.peer_floor_ns = floor_ns(bench.timing, clock, &empty);
     }
-    if ((on_gpu() || subjects.size() > 1) && !bench.aa_spread) {
-      TimingSettings set = bench.timing;
-      set.max_seconds = std::min(set.max_seconds, 3.0);
-      bench.aa_spread = spread(against_itself(subjects.back(), set, clock));
-    }
+    know_spread(bench, subjects.back(), call_seconds(problem, bench));
   }
 
   // The GPU's clock saw less work than the problem has. Times one call from outside to find who did the rest.

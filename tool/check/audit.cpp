@@ -87,8 +87,9 @@ struct Auditor {
     if (all.empty()) return wrong("no-samples", "status ", r.status.text(), " without samples");
     for (const double s : all)
       if (!(s > 0) || !std::isfinite(s)) return wrong("impossible-sample", "a sample of ", s, " ns");
-    if (all.size() < 3)
-      caution("few-samples", "the median of only ", all.size(), all.size() == 1 ? " sample" : " samples");
+    if (int(all.size()) < kFewestSamples)
+      caution("few-samples", "the median of only ", all.size(), all.size() == 1 ? " sample" : " samples", "; 95 % ",
+              "confidence needs ", kFewestSamples);
     const bool same = std::all_of(all.begin(), all.end(), [&](double s) { return s == all[0]; });
     if (same && all.size() >= 10) {
       if (is_gpu(r)) caution("copied-samples", "all ", all.size(), " samples are equal");
@@ -293,7 +294,8 @@ void audit_ratio(const Auditor& a, std::span<const Line> row) {
   if (!base) return a.wrong("missing-baseline", "the baseline ", r.baseline, " was not measured in the same row");
   if (base->parity.verdict == CheckVerdict::fail)
     a.wrong("slow-baseline", "the baseline ", r.baseline, " computed a wrong result");
-  const Ratio again = median_ratio(base->samples_ns, r.samples_ns);
+  const bool resampled = r.version < 3;
+  const Ratio again = (resampled ? resampled_ratio : median_ratio)(base->samples_ns, r.samples_ns);
   if (!near(r.ratio.value, again.value, 2e-3)) {
     a.wrong("forged-ratio", "recorded as ", r.ratio.value, " times as fast as ", r.baseline,
             ", but the samples of both give ", again.value);
@@ -304,10 +306,13 @@ void audit_ratio(const Auditor& a, std::span<const Line> row) {
       a.wrong("forged-ratio", "the interval of the ratio is recorded as ", r.ratio.interval.low, " to ",
               r.ratio.interval.high, ", but the samples of both give ", again.interval.low, " to ",
               again.interval.high);
+    else if (!resampled && !near(r.ratio.interval.confidence, again.interval.confidence, 1e-6))
+      a.wrong("forged-ratio", "the confidence of the ratio is recorded as ", r.ratio.interval.confidence,
+              ", but the samples of both give ", again.interval.confidence);
   }
-  if (const std::string is = name(verdict(r.ratio, 0.01, r.aa_spread)); is != r.verdict)
+  if (const std::string is = name(verdict(r.ratio, 0.01, r.aa_spread, resampled ? 0 : kConfidence)); is != r.verdict)
     a.wrong("forged-verdict", "recorded as ", r.verdict, ", but the ratio and the A/A spread give ", is);
-  if (best && base->peer && best != base && best->median_ns < base->median_ns / (1.01 + r.aa_spread)) {
+  if (best && base->peer && best != base && best->median_ns < base->median_ns / (1.01 + r.aa_spread.value_or(0))) {
     const bool changes = r.verdict == "FASTER" && best->median_ns < r.median_ns && best != &r;
     if (changes)
       a.wrong("slow-baseline", "FASTER than ", r.baseline, ", but slower than ", best->subject, " in the same row");

@@ -127,9 +127,11 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   if (Status s = parse(asked.distribution, common.distribution); !s.ok()) return s;
   if (asked.layout != "bhsd" && asked.layout != "bshd")
     return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");
-  if (!(asked.timing.precision > 0) || !(common.timing.max_seconds > 0))
-    return Status::no("--precision, --max-seconds: both must be above 0");
   constexpr double kHour = 3600;  // a NaN is outside every range
+  if (!(asked.timing.precision > 0 && asked.timing.precision <= 0.5))
+    return Status::no("--precision: ", asked.timing.precision, " is not above 0 and at most 0.5, half of the median");
+  if (!(common.timing.max_seconds > 0 && common.timing.max_seconds <= kHour))
+    return Status::no("--max-seconds: ", common.timing.max_seconds, " is not above 0 and at most ", kHour);
   const auto within = [](double x, double most) { return x >= 0 && x <= most; };
   if (!within(asked.energy_seconds, kHour) || (asked.energy_seconds > 0 && !gpu))
     return Status::no("--energy: must be from 0 to 3600 seconds, and needs a GPU");
@@ -151,8 +153,10 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   if (asked.threads.empty()) threads.push_back(common.device.units);
   else if (gpu) return Status::no("--threads: given with --device ", asked.device, "; it needs a CPU");
   else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
+  const int32_t most = std::min(kMostThreads, this_cpu().units);
   for (const int32_t n : threads)
-    if (n > kMostThreads) return Status::no("--threads: ", n, " is not from 1 to ", kMostThreads);
+    if (n > most)
+      return Status::no("--threads: ", n, " is not from 1 to ", most, ", the CPUs that this process may use");
   std::vector<Mode> modes;
   if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
   struct State { double rest_ms, heat_ms; };  // before every batch of samples; if both are requested, two states
@@ -503,10 +507,10 @@ void add_bench(CLI::App& app, Context& context) {
       "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n"
       "  attune bench \"forward bf16 b1 h8 q8192 k8192 d64 causal blocks64x64x1 | random density=0.1\" \\\n"
       "    --backend cpu_forward,masked_dense\n\n"
-      "The time is a median with its 95 % interval. A ratio is the baseline's time divided by this one's, so above 1 "
-      "is faster.\n"
-      "FASTER and SLOWER require the whole interval beyond the A/A spread, SAME within it and within 5 %; everything "
-      "else is UNCLEAR.\n"
+      "The time is a median with its 95 % interval; with fewer than 6 samples, which have less, it says how much. A "
+      "ratio is the\nbaseline's time divided by this one's, so above 1 is faster. FASTER and SLOWER require the whole "
+      "interval beyond the A/A\nspread, SAME within it and within 5 %; everything else is UNCLEAR, also below 6 "
+      "samples.\n"
       "Exit code 1 if a result was wrong, a run failed, or a rate is above what the machine can do.");
   sub.callback([asked, sub, &context] {
     asked->axes_given = sub.given("Axes");

@@ -15,6 +15,7 @@ enum Exit : int {
   kFailed = 1,   // a negative answer: no backend supports the problem, a case failed, a file is invalid
   kUsage = 2,    // the command line is wrong
   kMachine = 3,  // this machine lacks something: memory, a device, permission to write a file
+  kUnclear = 4,  // the question was asked, and the measurements do not answer it
 };
 
 struct Context {

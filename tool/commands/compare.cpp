@@ -33,6 +33,9 @@ Json ratio_json(const Ratio& r) {
 
 Json as_json(const Changes& changes, const CompareSettings& settings) {
   Json j = {{"regressions", changes.regressions(settings)}, {"summary", summary(changes)}, {"rows", Json::array()},
+            {"overall", {{"rows", changes.overall.rows}, {"verdict", name(changes.overall.change)},
+                         {"times_as_fast", ratio_json(changes.overall.ratio)},
+                         {"in_cycles", ratio_json(changes.overall.cycles)}, {"note", changes.overall.note}}},
             {"caveats", changes.caveats}};
   for (const ChangedRow& r : changes.rows)
     j["rows"].push_back({{"problem", r.problem}, {"subject", r.subject}, {"setting", r.setting},
@@ -112,11 +115,18 @@ void run(Asked& asked, Context& context) {
     std::fflush(stdout);
     std::fputs(to_annotations(changes, asked.settings).c_str(), context.json ? stderr : stdout);
   }
-  const int compared = int(changes.rows.size()) - changes.count(Change::added) - changes.count(Change::missing);
   if (const int bad = changes.regressions(asked.settings))
     fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.rows.size()));
-  else if (!compared)
+  else if (changes.overall.change == Change::slower)
+    fail(context, kFailed, fmt::format("attune compare: no row alone is a regression, but the {} rows together are",
+                                       changes.overall.rows));
+  else if (!changes.compared())
     fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}; nothing was compared", second, first));
+  else if (changes.told_nothing())
+    fail(context, kUnclear,
+         changes.compared() == 1 ? "attune compare: nothing could be told: the only row is UNCLEAR"
+                                 : fmt::format("attune compare: nothing could be told: all {} rows are UNCLEAR, and so "
+                                               "are all together", changes.compared()));
   else if (!asked.save.empty()) save(asked, text, context);
 }
 
@@ -167,10 +177,12 @@ void add_compare(CLI::App& app, Context& context) {
       "  attune compare first.jsonl second.jsonl --agree 2\n\n"
       "The ratio is the time before divided by the time after, so above 1 is faster. FASTER and SLOWER require its "
       "whole 95 %\ninterval beyond the margin, also in cycles if the records have clocks. SAME requires all of it "
-      "within the margin, for\nwhich an A/A spread counts only up to 5 %. The rest is UNCLEAR. Several runs in a file "
-      "form one row, and the interval\nincludes their spread.\n"
-      "Exit code 1 if a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, or if nothing matched;\n"
-      "with --agree if fewer rows than --bar agree.");
+      "within the margin, for\nwhich an A/A spread counts only up to 5 %. The rest is UNCLEAR, also below 6 samples. "
+      "Several runs in a file\nform one row, and the interval includes their spread. The rows together have a verdict "
+      "too, by their geometric mean,\nwhich no A/A spread excuses.\n"
+      "Exit code 1 if a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, if all together are "
+      "SLOWER,\nor if nothing matched; with --agree if fewer rows than --bar agree. Exit code 4 if nothing could be "
+      "told: every row is\nUNCLEAR, and so are all together.");
   sub.callback([asked, &context] { run(*asked, context); });
 }
 

@@ -7,6 +7,9 @@
 #include <cmath>
 #include <map>
 
+#include "tool/compare/overall.h"
+#include "tool/timing/fit.h"
+
 namespace attune {
 namespace {
 
@@ -60,19 +63,38 @@ struct Side {
     }
     return all;
   }
+  size_t fewest_samples() const {
+    size_t fewest = SIZE_MAX;
+    for (const Record* r : runs) fewest = std::min(fewest, r->samples_ns.size());
+    return fewest;
+  }
   double median_ns() const {
     std::vector<double> all;
     for (const Record* r : runs) all.push_back(median(r->samples_ns));
     return median(all);
   }
-  double aa_spread() const {
+  // Nothing if no run measured it.
+  std::optional<double> aa_spread() const {
     std::vector<double> all;
-    for (const Record* r : runs) all.push_back(r->aa_spread);
-    return median(all);
+    for (const Record* r : runs)
+      if (r->aa_spread) all.push_back(*r->aa_spread);
+    return all.empty() ? std::nullopt : std::optional(median(all));
   }
 };
 
 std::vector<Samples> views(const std::vector<std::vector<double>>& all) { return {all.begin(), all.end()}; }
+bool is_time(double ns) { return ns > 0 && std::isfinite(ns); }
+std::vector<double> medians(const std::vector<Samples>& runs) {
+  std::vector<double> all;
+  for (const Samples& s : runs) all.push_back(median(s));
+  return all;
+}
+
+// What the overall verdict is made of.
+struct Together {
+  std::vector<RowRuns> times{}, cycles{};
+  std::vector<double> spreads{};
+};
 
 // Distribution of Mann and Whitney's U: the share of all orders with each number of inverted pairs (one run of either
 // side), if the sides do not differ.
@@ -101,8 +123,20 @@ double within(const std::vector<Samples>& runs) {
   return sum;
 }
 
+// Half of Student's interval of the difference between the sides' mean logarithms.
+double students_half(const std::vector<Samples>& before, const std::vector<Samples>& after) {
+  double squares = 0;
+  for (const auto* runs : {&before, &after}) {
+    double mean = 0;
+    for (const Samples& s : *runs) mean += std::log(median(s)) / double(runs->size());
+    for (const Samples& s : *runs) squares += std::pow(std::log(median(s)) - mean, 2);
+  }
+  const int freedom = int(before.size() + after.size()) - 2;
+  return student_t(freedom) * std::sqrt(squares / freedom * (1 / double(before.size()) + 1 / double(after.size())));
+}
+
 ChangedRow row_of(const Record& first, bool machines, const Side& before, const Side& after,
-                  const CompareSettings& settings) {
+                  const CompareSettings& settings, Together& together) {
   ChangedRow row{.problem = line_text(first), .subject = first.subject, .setting = setting_of(first, machines)};
   row.runs_before = int(before.runs.size()), row.runs_after = int(after.runs.size());
   row.before_ns = before.median_ns(), row.after_ns = after.median_ns();
@@ -121,13 +155,24 @@ ChangedRow row_of(const Record& first, bool machines, const Side& before, const 
   } else if (before.runs.empty()) {
     row.change = Change::added;
   } else {
-    const double spread = std::max(before.aa_spread(), after.aa_spread());
-    row.margin = std::max(settings.margin, spread);
-    row.ratio = ratio_of_runs(before.samples(), after.samples());
+    const std::optional<double> spread = std::max(before.aa_spread(), after.aa_spread());
+    row.margin = std::max(settings.margin, spread.value_or(0));
+    const auto ratio_of = [](const auto& a, const auto& b, std::vector<RowRuns>& all) {
+      const RowRuns runs{medians(a), medians(b), ratio_of_runs(a, b)};
+      if (std::all_of(runs.before.begin(), runs.before.end(), is_time) &&
+          std::all_of(runs.after.begin(), runs.after.end(), is_time))
+        all.push_back(runs);
+      return runs.ratio;
+    };
+    row.ratio = ratio_of(before.samples(), after.samples(), together.times);
     const auto cycles_before = before.cycles(), cycles_after = after.cycles();
     if (!cycles_before.empty() && !cycles_after.empty())
-      row.cycles = ratio_of_runs(views(cycles_before), views(cycles_after));
+      row.cycles = ratio_of(views(cycles_before), views(cycles_after), together.cycles);
+    if (spread) together.spreads.push_back(*spread);
     row.change = judge(row.ratio, row.cycles, settings.margin, spread, row.note);
+    const int fewest = int(std::min(before.fewest_samples(), after.fewest_samples()));
+    if (row.change == Change::unclear && !row.ratio.interval.is_sure())
+      row.note = fmt::format("{} sample{}: a verdict needs {}", fewest, fewest == 1 ? "" : "s", kFewestSamples);
   }
   return row;
 }
@@ -155,6 +200,26 @@ std::vector<std::string> different(const std::vector<Record>& before, const std:
   return all;
 }
 
+// A difference counts only if times and cycles agree.
+Change both(const Ratio& time, const Ratio& cycles, Change by_time, Change by_cycles, std::string& why) {
+  if (by_time == by_cycles) return by_time;
+  const double clock = 100 * (cycles.value > 0 ? time.value / cycles.value - 1 : 0);
+  why = fmt::format("{} by time and {} by cycles: the clock was {:.1f} % {}", name(by_time), name(by_cycles),
+                    std::abs(clock), clock < 0 ? "lower" : "higher");
+  return Change::unclear;
+}
+
+Overall overall_of(const Together& together, const CompareSettings& settings) {
+  Overall all{.rows = int(together.times.size()), .ratio = overall_ratio(together.times)};
+  if (together.cycles.size() == together.times.size()) all.cycles = overall_ratio(together.cycles);
+  const std::optional<double> spread =
+      together.spreads.empty() ? std::nullopt : std::optional(median(together.spreads));
+  const auto seen = [&](const Ratio& r) { return Change(int(overall_verdict(r, settings.margin, spread))); };
+  const Change by_time = seen(all.ratio), by_cycles = all.cycles.interval.confidence > 0 ? seen(all.cycles) : by_time;
+  all.change = both(all.ratio, all.cycles, by_time, by_cycles, all.note);
+  return all;
+}
+
 }  // namespace
 
 std::string name(Change c) {
@@ -168,6 +233,10 @@ int Changes::count(Change c) const {
 bool Changes::is_regression(const ChangedRow& r, const CompareSettings& s) const {
   return r.change == Change::slower || r.change == Change::broken ||
          (r.change == Change::missing && !s.missing_is_fine) || (r.change == Change::unclear && s.strict);
+}
+int Changes::compared() const { return int(rows.size()) - count(Change::added) - count(Change::missing); }
+bool Changes::told_nothing() const {
+  return compared() > 0 && count(Change::unclear) == compared() && overall.change == Change::unclear;
 }
 int Changes::regressions(const CompareSettings& s) const {
   return int(std::count_if(rows.begin(), rows.end(), [&](const ChangedRow& r) { return is_regression(r, s); }));
@@ -188,7 +257,7 @@ Agreement agreement(const Changes& changes, double within, const CompareSettings
 }
 
 Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Samples>& after) {
-  const auto bad = [](const Samples& s) { return s.empty() || !(median(s) > 0) || !std::isfinite(median(s)); };
+  const auto bad = [](const Samples& s) { return s.empty() || !is_time(median(s)); };
   if (before.empty() || after.empty() || std::any_of(before.begin(), before.end(), bad) ||
       std::any_of(after.begin(), after.end(), bad))
     return {};
@@ -204,22 +273,22 @@ Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Sample
   while (cut + 1 < pairs.size() / 2 && cut + 1 < wrong.size() && outside + 2 * wrong[cut + 1] <= 0.05)
     outside += 2 * wrong[++cut];
   const double middle = median(pairs), unsure = std::sqrt(within(before) + within(after));
-  return {std::exp(middle), {std::exp(std::min(pairs[cut], middle - unsure)),
-                             std::exp(std::max(pairs[pairs.size() - 1 - cut], middle + unsure)),
-                             std::clamp(1 - outside, 0.01, 0.95)}};
+  double low = pairs[cut], high = pairs[pairs.size() - 1 - cut];
+  if (1 - outside < kConfidence) {
+    const double half = students_half(before, after);
+    low = std::min(low, middle - half), high = std::max(high, middle + half);
+  }
+  return {std::exp(middle),
+          {std::exp(std::min(low, middle - unsure)), std::exp(std::max(high, middle + unsure)), kConfidence}};
 }
 
-Change judge(const Ratio& time, const Ratio& cycles, double margin, double aa_spread, std::string& why) {
+Change judge(const Ratio& time, const Ratio& cycles, double margin, std::optional<double> aa_spread, std::string& why) {
   const auto seen = [&](const Ratio& r) { return Change(int(verdict(r, margin, aa_spread))); };
   const Change by_time = seen(time), by_cycles = cycles.interval.confidence > 0 ? seen(cycles) : by_time;
   if (by_time == Change::unclear && by_cycles == by_time && time.interval.confidence > 0 &&
       aa_spread > std::max(margin, kMostSpread))
-    why = fmt::format("the A/A spread is {:.1f} %: no smaller difference can be told", 100 * aa_spread);
-  if (by_time == by_cycles) return by_time;
-  const double clock = 100 * (cycles.value > 0 ? time.value / cycles.value - 1 : 0);
-  why = fmt::format("{} by time and {} by cycles: the clock was {:.1f} % {}", name(by_time), name(by_cycles),
-                    std::abs(clock), clock < 0 ? "lower" : "higher");
-  return Change::unclear;
+    why = fmt::format("the A/A spread is {:.1f} %: no smaller difference can be told", 100 * *aa_spread);
+  return both(time, cycles, by_time, by_cycles, why);
 }
 
 Changes compare(const std::vector<Record>& before, const std::vector<Record>& after, const CompareSettings& settings) {
@@ -245,14 +314,16 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
   sort_in(before, &Pair::before);
   sort_in(after, &Pair::after);
   Changes changes;
+  Together together;
   bool single = false;
   for (const std::string& key : order) {
     const Pair& p = pairs.at(key);
     const bool nothing = p.before.runs.empty() && p.after.runs.empty() && !p.after.broken;
     if (nothing) continue;
-    changes.rows.push_back(row_of(*p.first, machines, p.before, p.after, settings));
+    changes.rows.push_back(row_of(*p.first, machines, p.before, p.after, settings, together));
     single = single || (p.before.runs.size() == 1 && p.after.runs.size() == 1);
   }
+  changes.overall = overall_of(together, settings);
   changes.caveats = different(before, after);
   if (single)
     changes.caveats.push_back("one run per side: the intervals do not include differences between processes; alternate "

@@ -2,6 +2,7 @@
 // are compared. A set may hold several runs of a row; the interval then includes their spread. A missing or broken row
 // is a regression; an unclear row is neither a regression nor a gain.
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,12 +37,26 @@ struct ChangedRow {
   std::string note{};     // why it is unclear or broken
 };
 
+// All rows with a time on both sides, taken together; see overall.h.
+struct Overall {
+  int rows = 0;
+  Ratio ratio{};          // trimmed geometric mean of their ratios
+  Ratio cycles{};         // confidence 0 if a row lacks clocks
+  Change change = Change::unclear;
+  std::string note{};
+};
+
 struct Changes {
   std::vector<ChangedRow> rows{};        // in the order of the first set, then the added ones
+  Overall overall{};
   std::vector<std::string> caveats{};    // other differences between the two sets
   int count(Change) const;
   bool is_regression(const ChangedRow&, const CompareSettings&) const;
-  int regressions(const CompareSettings&) const;
+  int regressions(const CompareSettings&) const;                            // rows
+  bool regressed(const CompareSettings& s) const { return regressions(s) > 0 || overall.change == Change::slower; }
+  int compared() const;  // rows that both sets have
+  // Rows were compared, but all of them are unclear, and so are all together: nothing is known.
+  bool told_nothing() const;
 };
 
 Changes compare(const std::vector<Record>& before, const std::vector<Record>& after, const CompareSettings&);
@@ -57,15 +72,16 @@ struct Agreement {
 };
 Agreement agreement(const Changes&, double within, const CompareSettings&);
 
-// Estimates median(before) / median(after), where each side is one or several runs. With one run per side: the
-// bootstrap of its samples. With more: the median over all pairs of runs with its rank interval (Hodges and Lehmann),
-// or the uncertainty within the runs if that is wider. Processes differ by more than their samples show (memory is
-// placed elsewhere), so only several runs can measure it. Four per side reach 95 %; seven tolerate one outlier.
+// Estimates median(before) / median(after), where each side is one or several runs. With one run per side: that of
+// their samples. With more: the median over all pairs of runs with its rank interval (Hodges and Lehmann), or the
+// uncertainty within the runs if that is wider. Processes differ by more than their samples show (memory is placed
+// elsewhere), so only several runs can measure it. Ranks reach 95 % with four runs per side, and seven tolerate one
+// outlier; with fewer the interval is Student's t over the logarithms of the medians.
 using Samples = std::span<const double>;
 Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Samples>& after);
 
 // Judges the ratio of times. If clocks are known, a difference counts only if the cycles show it too, so a card at
 // another clock is not mistaken for a change of the code. `why` explains why a difference did not count.
-Change judge(const Ratio& time, const Ratio& cycles, double margin, double aa_spread, std::string& why);
+Change judge(const Ratio& time, const Ratio& cycles, double margin, std::optional<double> aa_spread, std::string& why);
 
 }  // namespace attune

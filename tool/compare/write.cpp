@@ -12,7 +12,8 @@ namespace {
 
 std::string ratio_text(const Ratio& r) {
   if (r.interval.confidence <= 0) return "-";
-  return fmt::format("{} [{}, {}]", factor_text(r.value), digits_text(r.interval.low), digits_text(r.interval.high));
+  return fmt::format("{} [{}, {}]{}", factor_text(r.value), digits_text(r.interval.low), digits_text(r.interval.high),
+                     r.interval.is_sure() ? "" : fmt::format(" at {:.0f} %", 100 * r.interval.confidence));
 }
 std::string time_text(double ns) { return ns > 0 ? seconds_text(ns * 1e-9) : "-"; }
 
@@ -79,6 +80,13 @@ std::string summary(const Changes& changes) {
   return s.empty() ? "nothing to compare" : s;
 }
 
+std::string overall_text(const Overall& all) {
+  std::string s = fmt::format("{} together: {} times as fast, {}", all.rows == 1 ? "The 1 row" :
+                              fmt::format("All {} rows", all.rows), ratio_text(all.ratio), name(all.change));
+  if (all.cycles.interval.confidence > 0) s += fmt::format("; {} in cycles", ratio_text(all.cycles));
+  return s + (all.note.empty() ? "." : ": " + all.note + ".");
+}
+
 std::string to_text(const Agreement& a, double within) {
   std::string s;
   for (const auto& [row, apart] : a.apart)
@@ -107,13 +115,16 @@ std::string to_text(const Changes& changes, bool colour) {
                      r->note.empty() ? "" : ": " + r->note);
   }
   s += summary(changes) + "\n";
+  if (changes.overall.rows) s += overall_text(changes.overall) + "\n";
   for (const std::string& c : changes.caveats) s += "Note: " + c + ".\n";
   return s;
 }
 
 std::string to_markdown(const Changes& changes) {
-  std::string s = fmt::format("**{}**\n\n| verdict | problem | subject | timing | before | after | times as fast | "
-                              "in cycles | note |\n|---|---|---|---|---:|---:|---|---|---|\n", summary(changes));
+  const std::string together = changes.overall.rows ? cell(overall_text(changes.overall)) + "\n\n" : "";
+  std::string s = fmt::format("**{}**\n\n{}| verdict | problem | subject | timing | before | after | times as fast | "
+                              "in cycles | note |\n|---|---|---|---|---:|---:|---|---|---|\n", summary(changes),
+                              together);
   for (const ChangedRow* r : by_weight(changes))
     s += fmt::format("| {} | `{}` | {} | {} | {} | {} | {} | {} | {} |\n", name(r->change), cell(r->problem),
                      cell(r->subject), cell(r->setting), time_text(r->before_ns), time_text(r->after_ns),
@@ -123,11 +134,12 @@ std::string to_markdown(const Changes& changes) {
 }
 
 std::string to_junit(const Changes& changes, const CompareSettings& settings) {
-  const int bad = changes.regressions(settings);
-  const int unclear = settings.strict ? 0 : changes.count(Change::unclear);
+  const Overall& all = changes.overall;
+  const int bad = changes.regressions(settings) + (all.change == Change::slower);
+  const int unclear = (settings.strict ? 0 : changes.count(Change::unclear)) + (all.change == Change::unclear);
   std::string s = fmt::format("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"attune "
                               "compare\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
-                              changes.rows.size(), bad, unclear);
+                              changes.rows.size() + 1, bad, unclear);
   for (const ChangedRow& r : changes.rows) {
     s += fmt::format("<testcase classname=\"{}\" name=\"{}\" time=\"{:.9f}\">", xml(r.subject),
                      xml(r.problem + ", " + r.setting), r.after_ns * 1e-9);
@@ -137,6 +149,11 @@ std::string to_junit(const Changes& changes, const CompareSettings& settings) {
     else s += fmt::format("<system-out>{}</system-out>", text);
     s += "</testcase>\n";
   }
+  const std::string text = xml(overall_text(all));
+  s += fmt::format("<testcase classname=\"attune\" name=\"all rows together\">{}</testcase>\n",
+                   all.change == Change::slower    ? fmt::format("<failure message=\"{}\"/>", text)
+                   : all.change == Change::unclear ? fmt::format("<skipped message=\"{}\"/>", text)
+                                                   : fmt::format("<system-out>{}</system-out>", text));
   return s + "</testsuite>\n</testsuites>\n";
 }
 
@@ -151,6 +168,8 @@ std::string to_annotations(const Changes& changes, const CompareSettings& settin
       s += fmt::format("::{} title={}::{}\n", level, annotation(name(r->change) + " " + r->problem, true),
                        annotation(told(*r), false));
   }
+  if (changes.overall.change == Change::slower)
+    s += fmt::format("::error title=SLOWER all rows together::{}\n", annotation(overall_text(changes.overall), false));
   return s;
 }
 

@@ -6,6 +6,7 @@
 namespace attune {
 
 std::string summary(const Changes&);  // "2 SLOWER, 31 SAME, 1 UNCLEAR"
+std::string overall_text(const Overall&);  // "All 34 rows together: 0.971x [0.962, 0.980], SLOWER."
 std::string to_text(const Agreement&, double within);  // the rows that are apart, and how many agree
 std::string to_text(const Changes&, bool colour);
 std::string to_markdown(const Changes&);

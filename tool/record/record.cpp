@@ -28,6 +28,9 @@ struct Writer {
   void operator()(const char* name, const T& value) const { j[name] = value; }
   template <class E>
   void operator()(const char* name, const Word<E>& word) const { j[name] = word.text(); }
+  void operator()(const char* name, const std::optional<double>& value) const {
+    value ? j[name] = *value : j[name] = nullptr;
+  }
 };
 // A record is flat and has about a hundred names. nlohmann's library takes time quadratic in the names of an object and
 // recurses when it prints, so larger inputs are refused before it sees them.
@@ -72,6 +75,11 @@ struct Reader {
     if (!j.is_number()) wrong(name, j, "a number");
     out = j.get<double>();
     if (std::abs(out) > kMostNumber) wrong(name, j, "a number from ", -kMostNumber, " to ", kMostNumber);
+  }
+  static void read(const char* name, const json& j, std::optional<double>& out) {
+    double number = 0;
+    read(name, j, number);
+    out = number;
   }
   template <class T>
     requires std::is_integral_v<T>
@@ -181,6 +189,7 @@ bool is_json(std::string_view line) {
 
 // Fields that older records lack, from the texts that held them then. No other code decides by these texts.
 void complete(const json& j, Record& r) {
+  if (r.version < 3 && r.aa_spread == 0.0) r.aa_spread.reset();  // versions 1 and 2 wrote 0 for a spread not measured
   constexpr std::string_view kPeer = "a peer", kNote = "a peer: ";
   if (!j.contains("peer") && r.why.starts_with(kPeer)) {
     r.peer = true;

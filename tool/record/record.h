@@ -1,6 +1,7 @@
 // A record: the measurement of one subject in one row, as a line of JSON. Records are self-contained, so files can be
 // split, joined and sent. `bench` writes them; every reader needs only this header. Times are nanoseconds of one call.
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,9 +14,10 @@
 namespace attune {
 
 // 2 added run, row_records, kernels, input_rms, tensor_bytes, scores_bytes, parity.mistake, provenance.clocks and the
-// status oom. Records of version 1 are still read. Records of either version may lack peer, note and left_out, which
-// from_json() then derives.
-inline constexpr int kRecordVersion = 2;
+// status oom. In 3, ratios are those of median_ratio(), a verdict needs 95 % confidence, and aa_spread is null where it
+// was not measured. Records of version 1 and 2 are still read, and judged by their own rules; they may lack peer, note
+// and left_out, which from_json() then derives.
+inline constexpr int kRecordVersion = 3;
 
 // Where a number comes from. Never the name of the machine or of its user.
 struct Provenance {
@@ -103,8 +105,8 @@ struct Record {
   Checked parity{};
   std::string baseline{};    // subject this one is compared with; empty: none, or this is the baseline
   Ratio ratio{};             // time of the baseline / time of this one, interleaved
-  double aa_spread = 0;      // smallest difference that may be claimed
-  std::string verdict{};     // FASTER | SLOWER | SAME | UNCLEAR
+  std::optional<double> aa_spread{};  // smallest difference that may be claimed; nothing: it was not measured
+  std::string verdict{};     // FASTER | SLOWER | SAME | UNCLEAR, as it was written; see verdict_text()
   Provenance provenance{};
 };
 
@@ -152,6 +154,12 @@ class RecordFile {
 
 // Equal for records of the same row on the same machine from the same sources; without `run` and the subject.
 std::string resume_key(const Record&);
+
+// The verdict to show: UNCLEAR where the interval of the ratio has less than 95 % confidence. Older records may claim
+// more.
+inline std::string verdict_text(const Record& r) {
+  return r.verdict.empty() || r.ratio.interval.is_sure() ? r.verdict : name(Speed::unclear);
+}
 
 // The problem and, after a bar, the pattern of its block lists: two patterns may have the same problem line.
 inline std::string line_text(const Record& r) { return r.pattern.empty() ? r.problem : r.problem + " | " + r.pattern; }

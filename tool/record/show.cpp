@@ -18,10 +18,12 @@ std::string what_text(const Record& r) {
   return fmt::format("{}: {} blocks, density {:.4g}", line_text(r), r.active_blocks, r.density);
 }
 
-// "1.23 ms ± 0.4 %"
+// "1.23 ms ± 0.4 %", "1.23 ms ± 8.1 % at 75 %" below 95 % confidence
 std::string time_text(const Record& r) {
   if (r.samples_ns.empty()) return "-";
-  return fmt::format("{} ± {:.1f} %", seconds_text(r.median_ns * 1e-9), 100 * half_width(r.interval, r.median_ns));
+  const std::string text =
+      fmt::format("{} ± {:.1f} %", seconds_text(r.median_ns * 1e-9), 100 * half_width(r.interval, r.median_ns));
+  return r.interval.is_sure() ? text : text + fmt::format(" at {:.0f} %", 100 * r.interval.confidence);
 }
 // Share of the nearer ceiling: arithmetic, or copying if the row is not warm.
 struct Share {
@@ -56,8 +58,10 @@ std::string remarks(const Record& r) {
   if (r.distribution == "zeros") add("inputs are zeros");
   if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");
   if (r.modes > 1) add(fmt::format("{} modes", r.modes));
-  if (r.ended_by == "time" && r.interval.confidence < 0.95)
-    add(fmt::format("{} sample{}", r.samples_ns.size(), r.samples_ns.size() == 1 ? "" : "s"));
+  if (!r.samples_ns.empty() && !r.interval.is_sure())
+    add(fmt::format("only {} sample{}", r.samples_ns.size(), r.samples_ns.size() == 1 ? "" : "s"));
+  if (r.verdict == name(Speed::unclear) && r.aa_spread > kMostSpread)
+    add(fmt::format("A/A spread {:.0f} %", 100 * *r.aa_spread));
   if (!r.slowed_by.empty()) add("slowed by " + r.slowed_by);
   if (r.tokens_read.size() == 4)
     add(fmt::format("reads {} compressed, {} tokens", digits_text(r.tokens_read[0]), digits_text(r.tokens_read[3])));
@@ -76,7 +80,7 @@ std::string remarks(const Record& r) {
 std::string live_text(const Record& r) {
   std::string text = fmt::format("  {:<18} {:>18} {:>9} {:<10}", r.subject, time_text(r),
                                  r.gflops > 0 ? digits_text(r.gflops) : "-", r.gflops > 0 ? "GFLOP/s" : "");
-  if (!r.baseline.empty()) text += fmt::format(" {} {}", factor_text(r.ratio.value), r.verdict);
+  if (!r.baseline.empty()) text += fmt::format(" {} {}", factor_text(r.ratio.value), verdict_text(r));
   if (r.status != RecordStatus::ok) text += fmt::format(" {}: {}", r.status.text(), r.message);
   text.erase(text.find_last_not_of(' ') + 1);
   return text;
@@ -130,7 +134,7 @@ void Progress::clear() const {
 std::string row_text(const Record& r) {
   std::string text = fmt::format("{} | {} | {} | {}", what_text(r), r.subject, timing_text(r), time_text(r));
   if (r.gflops > 0) text += fmt::format(" | {} GFLOP/s, {}", digits_text(r.gflops), share_sentence(r));
-  if (!r.baseline.empty()) text += fmt::format(" | {} {} against {}", ratio_text(r), r.verdict, r.baseline);
+  if (!r.baseline.empty()) text += fmt::format(" | {} {} against {}", ratio_text(r), verdict_text(r), r.baseline);
   if (const std::string more = remarks(r); !more.empty()) text += " | " + more;
   return text;
 }
@@ -144,7 +148,7 @@ std::string table(const std::vector<Record>& records, bool colour) {
     rows.push_back({key == before ? "" : what_text(r), key == before ? "" : timing,
                     key == before ? "" : r.threads ? join(r.threads) : "-",
                     r.subject, time_text(r), r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), ratio_text(r),
-                    r.verdict.empty() ? "-" : r.verdict,
+                    r.verdict.empty() ? "-" : verdict_text(r),
                     r.parity.verdict == CheckVerdict::none ? "-" : r.parity.verdict.text(),
                     remarks(r)});
     before = key;

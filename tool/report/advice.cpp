@@ -28,7 +28,8 @@ struct Contest {
   std::vector<const Measurement*> by_time{};
   bool clear() const {  // the first is faster by more than noise
     const Record &a = *by_time[0]->record, &b = *by_time[1]->record;
-    return a.interval.high < b.interval.low && b.median_ns > a.median_ns * (1 + std::max(a.aa_spread, b.aa_spread));
+    return a.interval.is_sure() && b.interval.is_sure() && a.interval.high < b.interval.low &&
+           b.median_ns > a.median_ns * (1 + std::max(a.aa_spread, b.aa_spread).value_or(0));
   }
   double lead() const { return by_time[1]->record->median_ns / by_time[0]->record->median_ns; }
 };

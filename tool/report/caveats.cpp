@@ -108,16 +108,20 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
              return r.threads && !r.provenance.governor.empty() && r.provenance.governor != "performance";
            }),
       "were measured while the frequency governor was free to change the clock");
-  double spread = 0;
+  say(find(records, [&](const Record& r) { return ok(r) && !r.interval.is_sure(); }),
+      join("with fewer than ", kFewestSamples, " samples: no verdict, and intervals of less than 95 % confidence"));
+  say(find(records, [&](const Record& r) { return ok(r) && !r.aa_spread; }),
+      "without an A/A spread, which was not measured: differences from 1 % on are claimed");
+  std::optional<double> spread;
   std::set<std::string> cpus, gpus;
   for (const Record& r : records) {
     spread = std::max(spread, r.aa_spread);
     if (r.threads) cpus.insert(r.provenance.cpu);
     else gpus.insert(r.provenance.gpu + r.provenance.gpu_uuid);
   }
-  if (spread > 0)
+  if (spread)
     all.push_back(fmt::format("The A/A spread was up to {} %: no smaller difference is claimed.",
-                              digits_text(100 * spread, 2)));
+                              digits_text(100 * *spread, 2)));
   if (cpus.size() > 1)
     all.push_back(
         fmt::format("The rows come from {} different CPUs: only rows of one machine are comparable.", cpus.size()));

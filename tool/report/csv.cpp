@@ -43,8 +43,9 @@ std::string to_csv(const std::vector<Record>& records) {
         fmt::format("{}", r.ceiling_gflops), fmt::format("{}", r.copy_gbs), fmt::format("{}", r.workspace_bytes),
         r.taken_bytes < 0 ? "" : fmt::format("{}", r.taken_bytes),
         fmt::format("{}", r.mhz), fmt::format("{}", r.watts), fmt::format("{}", r.celsius), r.slowed_by, r.baseline,
-        ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), r.verdict,
-        r.parity.verdict.text(), fmt::format("{}", r.parity.error), fmt::format("{}", r.aa_spread), r.provenance.commit,
+        ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), verdict_text(r),
+        r.parity.verdict.text(), fmt::format("{}", r.parity.error),
+        r.aa_spread ? fmt::format("{}", *r.aa_spread) : "", r.provenance.commit,
         r.provenance.dirty ? "yes" : "no", r.pattern, blocks(r.density), blocks(double(r.active_blocks)),
         blocks(double(r.shown_blocks))};
     for (size_t n = 0; n < fields.size(); ++n) csv += (n ? "," : "") + field(fields[n]);

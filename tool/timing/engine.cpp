@@ -211,6 +211,7 @@ double floor_ns(const TimingSettings& given, const Clock& clock, const Subject* 
 
 Ratio against_itself(const Subject& subject, TimingSettings set, const Clock& clock) {
   set.progress = nullptr;
+  set.min_early = std::max(set.min_early, kFewestSamples);
   const Subject both[] = {subject, subject};
   const std::vector<Timing> t = measure(both, set, clock);
   return median_ratio(t[0].samples, t[1].samples);

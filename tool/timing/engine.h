@@ -40,7 +40,7 @@ struct Stopwatch {
 struct TimingSettings {
   double precision = 0.01;     // stop when half the interval of the median is within this share of the median
   double max_seconds = 10;     // per subject, warm-up included; ends the timing once `min_early` samples exist
-  int min_samples = 30, max_samples = 10000, min_early = 3;
+  int min_samples = 30, max_samples = 10000, min_early = kFewestSamples;
   double warm_up_seconds = 0.1;  // minimum; the warm-up also lasts until the samples settle
   int warm_up_calls = 0;         // minimum
   // The speed of a machine at its power limit depends on what it did just before. So every block of samples begins in
@@ -74,7 +74,8 @@ std::vector<Timing> measure(std::span<const Subject>, const TimingSettings&, con
 // The time of an empty call through the same path, which is the cost of the timer.
 double floor_ns(const TimingSettings&, const Clock&, const Subject* empty = nullptr);
 
-// Times a subject against itself. The spread is the smallest difference that may be claimed.
+// Times a subject against itself, with at least kFewestSamples of each. The spread is the smallest difference that may
+// be claimed.
 Ratio against_itself(const Subject&, TimingSettings, const Clock&);
 
 // Writes `bytes` of its own memory to evict everything from the caches. Twice the last-level cache is enough.

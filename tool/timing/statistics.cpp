@@ -44,6 +44,24 @@ double resampled_median(std::span<const double> x, std::vector<double>& room, Sp
   return (*middle + *std::max_element(room.begin(), middle)) / 2;
 }
 
+// The grain of the timer: the smallest step between readings where many are equal, else 0. If neither side has two
+// different readings, the step between the sides is one, unless it is too large for that.
+double grain(std::span<const double> a, std::span<const double> b) {
+  constexpr double kMostEqual = 0.02;
+  double least = INFINITY;
+  size_t distinct = 0;
+  for (const auto& side : {a, b}) {
+    const std::vector<double> s = sorted(side);
+    ++distinct;
+    for (size_t n = 1; n < s.size(); ++n)
+      if (s[n] > s[n - 1]) least = std::min(least, s[n] - s[n - 1]), ++distinct;
+  }
+  if (3 * distinct > 2 * (a.size() + b.size())) return 0;
+  if (std::isfinite(least)) return least;
+  const double step = std::abs(a[0] - b[0]);
+  return step <= kMostEqual * std::min(a[0], b[0]) ? step : 0;
+}
+
 }  // namespace
 
 double quantile(std::span<const double> x, double share) { return quantile_of_sorted(sorted(x), share); }
@@ -72,11 +90,25 @@ Interval median_interval(std::span<const double> x, double confidence) {
 
 double half_width(const Interval& i, double median) { return median > 0 ? (i.high - i.low) / 2 / median : 0; }
 
-Ratio median_ratio(std::span<const double> a, std::span<const double> b, double confidence, uint64_t seed) {
+Ratio median_ratio(std::span<const double> a, std::span<const double> b) {
+  const double top = median(a), bottom = median(b);
+  if (a.empty() || b.empty() || !(top > 0) || !(bottom > 0)) return {};
+  Interval ia = median_interval(a), ib = median_interval(b);
+  // A reading lies up to half a grain beside the time it stands for, however many samples agree.
+  const double half_grain = grain(a, b) / 2;
+  for (Interval* i : {&ia, &ib}) i->low = std::max(i->low - half_grain, 0.0), i->high += half_grain;
+  const auto apart = [](double x, double y) { return std::log(x) - std::log(y); };
+  const double value = top / bottom, confidence = std::min(ia.confidence, ib.confidence);
+  const double below = std::hypot(apart(top, ia.low), apart(ib.high, bottom));
+  const double above = std::hypot(apart(ia.high, top), apart(bottom, ib.low));
+  return {value, {value * std::exp(-below), value * std::exp(above), confidence}};
+}
+
+Ratio resampled_ratio(std::span<const double> a, std::span<const double> b) {
   if (a.empty() || b.empty() || median(a) <= 0 || median(b) <= 0) return {};
   Ratio r{.value = median(a) / median(b)};
   constexpr int kResamples = 1000;
-  SplitMix random{seed};
+  SplitMix random{1};
   std::vector<double> ratios, room;
   ratios.reserve(kResamples);
   for (int n = 0; n < kResamples; ++n) {
@@ -84,11 +116,10 @@ Ratio median_ratio(std::span<const double> a, std::span<const double> b, double 
     ratios.push_back(top / resampled_median(b, room, random));
   }
   std::sort(ratios.begin(), ratios.end());
-  const double tail = (1 - confidence) / 2;
-  r.interval = {quantile_of_sorted(ratios, tail), quantile_of_sorted(ratios, 1 - tail), confidence};
+  r.interval = {quantile_of_sorted(ratios, 0.025), quantile_of_sorted(ratios, 0.975), 0.95};
   // With very few samples the bootstrap repeats itself too often: the extremes then bound the ratio, at their coverage.
   const Interval ia = median_interval(a), ib = median_interval(b);
-  if (std::min(ia.confidence, ib.confidence) < confidence)
+  if (std::min(ia.confidence, ib.confidence) < 0.95)
     r.interval = {ia.low / ib.high, ia.high / ib.low, std::min(ia.confidence, ib.confidence)};
   return r;
 }
@@ -167,9 +198,10 @@ std::string name(Speed v) {
   return kName[int(v)];
 }
 
-Speed verdict(const Ratio& r, double margin, double aa_spread) {
-  const double claimed = 1 + std::max(margin, aa_spread), same = 1 + std::max(margin, std::min(aa_spread, kMostSpread));
-  if (r.interval.confidence <= 0) return Speed::unclear;
+Speed verdict(const Ratio& r, double margin, std::optional<double> aa_spread, double least_confidence) {
+  const double aa = aa_spread.value_or(0);
+  const double claimed = 1 + std::max(margin, aa), same = 1 + std::max(margin, std::min(aa, kMostSpread));
+  if (!(r.interval.confidence > 0) || r.interval.confidence < least_confidence - 1e-9) return Speed::unclear;
   if (r.interval.low >= claimed) return Speed::faster;
   if (r.interval.high <= 1 / claimed) return Speed::slower;
   return r.interval.low > 1 / same && r.interval.high < same ? Speed::same : Speed::unclear;

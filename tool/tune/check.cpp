@@ -26,7 +26,7 @@ std::vector<CheckedChoice> check_choices(const std::vector<Record>& records, con
   std::map<std::string, double> spreads;
   Device known;
   const bool is_known = device_called(device, known);
-  for (const Record& r : records) spreads[r.problem] = std::max(spreads[r.problem], r.aa_spread);
+  for (const Record& r : records) spreads[r.problem] = std::max(spreads[r.problem], r.aa_spread.value_or(0));
   for (const DeviceCurves& d : gathered.devices)
     for (const KeyCurves& k : d.keys)
       for (const Evidence& e : k.rows)

@@ -89,10 +89,10 @@ void fill(Curves& c, const std::vector<Row>& rows, const std::vector<Evidence>& 
       if (e.median_ns <= 0) continue;
       const Record& r = *row.by_backend.at(names[b]);
       const Interval i = median_interval(r.samples_ns);
-      if (e.speed_up.interval.confidence > 0) p.low = std::fmin(p.low, e.speed_up.interval.low);
+      if (e.speed_up.interval.is_sure()) p.low = std::fmin(p.low, e.speed_up.interval.low);
       p.log_time += std::log(e.median_ns), ++many[b][n];
       p.half += i.low > 0 ? std::log(i.high / i.low) / 2 : INFINITY;
-      c.spread[n] = std::max(c.spread[n], r.aa_spread);
+      c.spread[n] = std::max(c.spread[n], r.aa_spread.value_or(0));
     }
   }
   for (size_t b = 0; b < names.size(); ++b)

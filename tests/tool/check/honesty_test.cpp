@@ -292,7 +292,7 @@ const std::vector<Forgery>& doubts() {
       {"late-launches", true, [](auto& r) { r[2].late_batches = 1; }},
       {"few-samples", false,
        [](auto& r) {
-         r[2].samples_ns.resize(2);
+         r[2].samples_ns.resize(5);
          derive(r[2]);
          r[2].ratio = median_ratio(r[0].samples_ns, r[2].samples_ns), r[2].verdict = name(verdict(r[2].ratio, 0.01));
        }},
@@ -324,6 +324,36 @@ TEST(Honesty, what_calls_for_care_is_named_and_not_called_wrong) {
     EXPECT_TRUE(std::any_of(found.begin(), found.end(), is_it)) << f.name << ":\n" << text(found);
     EXPECT_TRUE(std::none_of(found.begin(), found.end(), [](const Finding& x) { return x.wrong; })) << text(found);
   }
+}
+
+TEST(Honesty, older_records_are_judged_by_the_rule_that_wrote_them) {
+  std::vector<Record> old = honest();
+  for (Record& r : old) r.version = 2, r.samples_ns.resize(3), derive(r);
+  for (Record& r : old)
+    if (!r.baseline.empty())
+      r.ratio = resampled_ratio(old[0].samples_ns, r.samples_ns), r.verdict = name(verdict(r.ratio, 0.01, {}, 0));
+  EXPECT_EQ(old[2].verdict, "FASTER");
+  EXPECT_EQ(verdict_text(old[2]), "UNCLEAR");  // what readers show
+  const auto wrong = [&] {
+    std::vector<std::string> names;
+    for (const Finding& f : findings(old))
+      if (f.wrong) names.push_back(f.name);
+    return names;
+  };
+  EXPECT_TRUE(wrong().empty()) << text(findings(old));
+  for (Record& r : old) r.version = 3;
+  EXPECT_EQ(wrong(), (std::vector<std::string>{"forged-verdict", "forged-verdict"})) << text(findings(old));
+}
+
+TEST(Honesty, a_confidence_that_the_samples_do_not_have_is_forged) {
+  std::vector<Record> records = honest();
+  records[2].samples_ns.resize(5), derive(records[2]);
+  records[2].ratio = median_ratio(records[0].samples_ns, records[2].samples_ns);
+  records[2].ratio.interval.confidence = 0.95;
+  const std::vector<Finding> found = findings(records);
+  EXPECT_TRUE(std::any_of(found.begin(), found.end(), [](const Finding& f) {
+    return f.name == "forged-ratio" && has(f.sentence, "the confidence of the ratio is recorded as 0.95");
+  })) << text(found);
 }
 
 TEST(Honesty, every_name_is_planted_and_every_planted_one_is_a_name) {

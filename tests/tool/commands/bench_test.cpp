@@ -194,7 +194,26 @@ TEST(Bench, a_suite_has_a_time_of_its_own_that_a_word_changes) {
   EXPECT_LT(minutes({}), minutes({"--peer", "torch"}));  // peers take time too
   const Ran none = attune_says({"bench", kLine, "--max-seconds", "0"});
   EXPECT_EQ(none.code, 2);
-  EXPECT_EQ(none.err, "attune bench: --precision, --max-seconds: both must be above 0\n");
+  EXPECT_EQ(none.err, "attune bench: --max-seconds: 0 is not above 0 and at most 3600\n");
+}
+
+TEST(Bench, limits_are_ones_that_mean_something) {
+  for (const auto& [option, value, sentence] :
+       {std::tuple("--precision", "2", "2 is not above 0 and at most 0.5, half of the median"),
+        {"--precision", "nan", "nan is not above 0 and at most 0.5, half of the median"},
+        {"--max-seconds", "inf", "inf is not above 0 and at most 3600"}}) {
+    const Ran r = attune_says({"bench", kLine, option, value});
+    EXPECT_EQ(r.code, 2) << option;
+    EXPECT_EQ(r.err, join("attune bench: ", option, ": ", sentence, "\n"));
+  }
+}
+
+TEST(Bench, the_spread_of_a_single_subject_is_measured_too) {
+  const std::vector<json> one = records({});
+  ASSERT_EQ(one.size(), 1u);
+  ASSERT_TRUE(one[0]["aa_spread"].is_number()) << one[0]["aa_spread"];
+  EXPECT_GT(one[0]["aa_spread"], 0);
+  EXPECT_GE(one[0]["samples_ns"].size(), 6u);
 }
 
 TEST(Bench, a_dry_run_says_that_it_does_not_look_into_the_file_to_resume) {

@@ -253,7 +253,10 @@ TEST(Compare, intervals_of_runs_are_those_of_rank_tables) {
   EXPECT_NEAR(five.high, 16, 1e-9);
   EXPECT_NEAR(interval({1, 2, 4, 8}, {1, 1, 1, 1.5}).low, 1 / 1.5, 1e-9);  // the smallest of 16
   EXPECT_NEAR(interval({1, 1.1, 1.2, 1.3, 1.4, 1.5}, {1, 1.01, 1.02, 1.03}).low, 1 / 1.01, 1e-9);  // 1/1.03, /1.02, ...
-  EXPECT_NEAR(interval({1, 2, 3}, {1, 1, 1}).confidence, 0.9, 1e-9);       // the most that three and three can reach
+  // Ranks of three and three reach 90 %, so this is Student's interval with four degrees of freedom.
+  const Interval three = interval({1, 2, 3}, {1, 1, 1});
+  EXPECT_EQ(three.confidence, 0.95);
+  EXPECT_NEAR(std::log(three.low), std::log(2.) - 2.776445 * std::sqrt(0.61727 / 4 * 2 / 3), 1e-4);
 }
 
 TEST(Compare, samples_that_are_no_times_give_no_verdict) {
@@ -289,10 +292,63 @@ TEST(CompareCommand, exit_code_1_names_the_regressions_in_every_form) {
   EXPECT_TRUE(has(r.out, "::error title=BROKEN a|<b>&\"c\"%2Cd%3Ae%25")) << r.out;
   EXPECT_TRUE(has(r.out, "failed: two%0Alines\n")) << r.out;
   const std::string xml = text_of(temporary("c.xml")), markdown = text_of(temporary("c.md"));
-  EXPECT_TRUE(has(xml, "tests=\"3\" failures=\"2\" skipped=\"0\"")) << xml;
+  EXPECT_TRUE(has(xml, "tests=\"4\" failures=\"2\" skipped=\"1\"")) << xml;
   EXPECT_TRUE(has(xml, "name=\"a|&lt;b&gt;&amp;&quot;c&quot;,d:e%?, warm, 1 thread\"")) << xml;
   EXPECT_TRUE(has(markdown, "| BROKEN | `a\\|&lt;b>&\"c\"")) << markdown;
   EXPECT_TRUE(markdown.starts_with("**1 SLOWER, 1 SAME, 1 BROKEN**\n")) << markdown;
+}
+
+// 48 rows that all became slower, on a machine whose A/A spread excuses each of them.
+std::vector<Record> loud_suite(double factor, double spread) {
+  std::vector<Record> all;
+  for (int n = 1; n <= 48; ++n)
+    all.push_back(steady(1000 * n * factor * (1 + 0.002 * (n % 7 - 3)), 64 * n)), all.back().aa_spread = spread;
+  return all;
+}
+
+TEST(CompareCommand, a_slow_down_of_all_rows_is_never_green) {
+  for (const auto& [factor, spread] : {std::pair(1.2, 0.26), {3.0, 9.0}}) {
+    const std::string before = written("a.jsonl", loud_suite(1, spread));
+    const std::string after = written("b.jsonl", loud_suite(factor, spread));
+    const Ran r = attune_says({"compare", before, after, "--github", "--junit", temporary("c.xml")});
+    EXPECT_EQ(r.code, 1) << factor;
+    EXPECT_EQ(r.err, "attune compare: no row alone is a regression, but the 48 rows together are\n");
+    EXPECT_TRUE(has(r.out, "48 UNCLEAR\nAll 48 rows together: ")) << r.out;
+    EXPECT_TRUE(has(r.out, ", SLOWER.\n")) << r.out;
+    EXPECT_TRUE(has(r.out, "::error title=SLOWER all rows together::")) << r.out;
+    EXPECT_TRUE(has(text_of(temporary("c.xml")), "tests=\"49\" failures=\"1\" skipped=\"48\""));
+  }
+}
+
+TEST(CompareCommand, three_percent_of_all_rows_are_slower_though_each_is_the_same) {
+  const std::string before = written("a.jsonl", loud_suite(1, 0.26));
+  const std::string after = written("b.jsonl", loud_suite(1.03, 0.26));
+  const Ran r = attune_says({"compare", before, after});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.out, "48 SAME\nAll 48 rows together: 0.971x [0.961, 0.980] times as fast, SLOWER.\n")) << r.out;
+}
+
+TEST(CompareCommand, nothing_told_is_exit_code_4) {
+  const std::string before = written("a.jsonl", loud_suite(1, 0.26)), same = written("b.jsonl", loud_suite(1.01, 0.26));
+  EXPECT_EQ(attune_says({"compare", before, same}).code, 0);  // together within 5 %
+  Record few = record({1000, 1001, 999}), now = record({1500, 1501, 1499});
+  const std::string one = written("one.jsonl", {few}), two = written("two.jsonl", {now});
+  const Ran r = attune_says({"compare", one, two});
+  EXPECT_EQ(r.code, 4);
+  EXPECT_EQ(r.err, "attune compare: nothing could be told: the only row is UNCLEAR\n");
+  EXPECT_TRUE(has(r.out, "UNCLEAR: 3 samples: a verdict needs 6")) << r.out;
+  EXPECT_EQ(attune_says({"compare", one, two, "--strict"}).code, 1);
+  const Ran save = attune_says({"compare", one, two, "--save", "never"}, {"XDG_CONFIG_HOME=" + temporary("")});
+  EXPECT_EQ(save.code, 4);
+  EXPECT_FALSE(std::ifstream(temporary("attune/baselines/never.jsonl")).good());
+}
+
+TEST(Compare, a_spread_that_no_run_measured_excuses_nothing) {
+  const Changes c = compare({steady(1000)}, {steady(1050)}, {});
+  EXPECT_EQ(c.rows[0].margin, 0.01);
+  Record loud = steady(1000);
+  loud.aa_spread = 0.5;
+  EXPECT_EQ(compare({loud, steady(1000)}, {steady(1050)}, {}).rows[0].margin, 0.5);  // of those that did
 }
 
 TEST(CompareCommand, no_regression_is_exit_code_0_and_json_is_one_document) {

@@ -51,7 +51,7 @@ struct File {
 TEST(Record, is_one_line_and_reads_back_whole) {
   const std::string line = to_json(example());
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  EXPECT_EQ(line.rfind("{\"attune_record\":2,", 0), 0u);
+  EXPECT_EQ(line.rfind("{\"attune_record\":3,", 0), 0u);
   Record again;
   ASSERT_EQ(from_json(line, again).message, "");
   EXPECT_EQ(to_json(again), line);
@@ -112,6 +112,20 @@ TEST(Record, fields_that_an_older_record_lacks_follow_from_its_texts) {
   EXPECT_FALSE(newer.peer) << "a field that is there counts";
 }
 
+TEST(Record, a_spread_that_was_not_measured_is_null_and_never_0) {
+  Record r, back;
+  EXPECT_NE(to_json(r).find("\"aa_spread\":null"), std::string::npos);
+  r.aa_spread = 0.0;
+  ASSERT_TRUE(from_json(to_json(r), back).ok());
+  EXPECT_EQ(back.aa_spread, 0.0);
+  ASSERT_TRUE(from_json(to_json(Record{}), back).ok());
+  EXPECT_FALSE(back.aa_spread);
+  ASSERT_TRUE(from_json(R"({"attune_record":2,"aa_spread":0.0})", back).ok());  // how version 2 wrote it
+  EXPECT_FALSE(back.aa_spread);
+  ASSERT_TRUE(from_json(R"({"attune_record":2,"aa_spread":0.02})", back).ok());
+  EXPECT_EQ(back.aa_spread, 0.02);
+}
+
 TEST(Record, derives_from_samples) {
   Record r = example();
   EXPECT_EQ(r.median_ns, (100 + 110.5) / 2);
@@ -164,8 +178,8 @@ TEST(Record, without_samples_derives_nothing) {
 TEST(Record, says_what_is_wrong_with_a_line) {
   Record r;
   EXPECT_EQ(from_json("{}", r).message, "record: field attune_record is missing");
-  EXPECT_EQ(from_json("{\"attune_record\":3}", r).message, "record: version 3 is not one of 1 to 2");
-  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 2");
+  EXPECT_EQ(from_json("{\"attune_record\":4}", r).message, "record: version 4 is not one of 1 to 3");
+  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 3");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message,
             "record: threads: a text is not a whole number from -2147483648 to 2147483647");
   for (const char* const number : {"4294967298", "1.5", "1e30", "true"}) {
@@ -221,15 +235,15 @@ TEST(RecordFile, reading_names_file_and_line_and_forgives_an_unfinished_end) {
 
 TEST(RecordFile, a_whole_line_that_cannot_be_read_is_no_unfinished_one) {
   File file;
-  const std::string newer = "{\"attune_record\":3}";
+  const std::string newer = "{\"attune_record\":4}";
   file.append(to_json(example()) + "\n" + newer);
   std::vector<Record> seen;
-  EXPECT_EQ(read_records(file.path, seen).message, file.path + ":2: record: version 3 is not one of 1 to 2");
+  EXPECT_EQ(read_records(file.path, seen).message, file.path + ":2: record: version 4 is not one of 1 to 3");
   for (const char* const end : {"", "\n", "\n\n"}) {
     file.append(end);
     const std::string before = text_of(file.path);
     EXPECT_EQ(RecordFile().open(file.path).message,
-              join(file.path, ":2: record: version 3 is not one of 1 to 2; the file is left unchanged"));
+              join(file.path, ":2: record: version 4 is not one of 1 to 3; the file is left unchanged"));
     EXPECT_EQ(text_of(file.path), before);
   }
 }
