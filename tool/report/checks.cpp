@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tool/compare/changes.h"
+#include "tool/compare/write.h"
 #include "tool/report/rows.h"
 #include "tool/text.h"
 
@@ -124,13 +124,38 @@ Section trace_section(const Measurements& rows) {
   return section;
 }
 
-Section regression_section(const std::vector<Record>& before, const std::vector<Record>& now, const std::string& name) {
+namespace {
+
+std::string worst_first(const Changes& changes) {
+  std::string sentence;
+  for (const Change c : {Change::broken, Change::slower, Change::missing, Change::faster, Change::same, Change::unclear,
+                         Change::added})
+    if (const int n = changes.count(c)) sentence += fmt::format("{}{} {}", sentence.empty() ? "" : ", ", n, name(c));
+  return sentence.empty() ? "no row" : sentence;
+}
+
+}  // namespace
+
+std::optional<Fact> regression_fact(const Changes& changes, const std::string& name) {
+  if (!changes.regressed({})) return {};
+  const Ratio& all = changes.overall.ratio;
+  const int rows = changes.regressions({});
+  Fact fact{.value = fmt::format("{}", rows), .name = rows == 1 ? "regression" : "regressions",
+            .detail = fmt::format("against {}: {}", name, worst_first(changes)), .tone = Tone::bad};
+  if (rows == 0)
+    fact.value = factor_text(all.value), fact.name = "as fast as " + name,
+    fact.detail = fmt::format("all {} rows together are slower, though no row alone is", changes.overall.rows);
+  return fact;
+}
+
+Section regression_section(const Changes& changes, const std::string& name) {
   Section section{.id = "regressions", .title = "Against the earlier run"};
-  if (before.empty()) return section;
-  const Changes changes = compare(before, now, {});
+  const bool sure = std::all_of(changes.rows.begin(), changes.rows.end(), [](const ChangedRow& r) {
+    return r.ratio.interval.confidence <= 0 || r.ratio.interval.is_sure();
+  });
   Table t{.caption = "Time before divided by time now, so above 1 is faster now",
-          .head = {"problem", "subject", "timing", "before", "now", "times as fast", "95 % interval", "verdict",
-                   "note"},
+          .head = {"problem", "subject", "timing", "before", "now", "times as fast",
+                   sure ? "95 % interval" : "interval", "verdict", "note"},
           .facets = {7}};
   std::vector<const ChangedRow*> rows;
   for (const ChangedRow& row : changes.rows) rows.push_back(&row);
@@ -147,18 +172,15 @@ Section regression_section(const std::vector<Record>& before, const std::vector<
                           ? Tone::bad : Tone::weak;
     t.rows.push_back({{r->problem}, {r->subject}, {r->setting}, time(r->before_ns), time(r->after_ns),
                       known ? number_cell(r->ratio.value, factor_text(r->ratio.value)) : empty_cell(),
-                      known ? number_cell(r->ratio.interval.low, fmt::format("{} ... {}",
-                                                                             digits_text(r->ratio.interval.low),
-                                                                             digits_text(r->ratio.interval.high)))
+                      known ? number_cell(r->ratio.interval.low,
+                                          fmt::format("{} ... {}{}", digits_text(r->ratio.interval.low),
+                                                      digits_text(r->ratio.interval.high),
+                                                      confidence_text(r->ratio.interval)))
                             : empty_cell(),
                       {attune::name(r->change), NAN, tone}, {r->note, NAN, Tone::weak}});
   }
-  std::string sentence;
-  for (const Change c : {Change::broken, Change::slower, Change::missing, Change::faster, Change::same, Change::unclear,
-                         Change::added})
-    if (const int n = changes.count(c)) sentence += fmt::format("{}{} {}", sentence.empty() ? "" : ", ", n,
-                                                                attune::name(c));
-  section.notes.push_back(fmt::format("Against {}: {}.", name, sentence.empty() ? "no row" : sentence));
+  section.notes.push_back(fmt::format("Against {}: {}.", name, worst_first(changes)));
+  if (changes.overall.rows) section.notes.push_back(overall_text(changes.overall));
   section.notes.insert(section.notes.end(), changes.caveats.begin(), changes.caveats.end());
   if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});
   return section;
@@ -183,14 +205,14 @@ Section every_row_section(const Measurements& rows) {
     if (row.ok()) {
       const double half = half_width(r.interval, r.median_ns);
       cells.push_back(number_cell(r.median_ns, nanoseconds_text(r.median_ns)));
-      cells.push_back(number_cell(half, fmt::format("{:.1f} %", 100 * half)));
+      cells.push_back(number_cell(half, fmt::format("{:.1f} %{}", 100 * half, confidence_text(r.interval))));
       cells.push_back(number_cell(r.gflops, rows.rate(r.gflops)));
     } else {
       cells.insert(cells.end(), {TableCell{r.message, NAN, Tone::weak}, empty_cell(), empty_cell()});
     }
     cells.push_back(r.baseline.empty() || !row.ok() ? empty_cell()
                                                     : number_cell(r.ratio.value, factor_text(r.ratio.value)));
-    cells.push_back(verdict_cell(r.verdict));
+    cells.push_back(verdict_cell(verdict_text(r)));
     const bool wrong = r.parity.verdict == CheckVerdict::fail;
     cells.push_back({r.parity.verdict.text(), NAN, wrong ? Tone::bad : Tone::weak});
     if (sparse)

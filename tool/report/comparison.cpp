@@ -15,7 +15,8 @@ std::string symbol(const std::string& verdict) {
 }
 
 std::string ratio_text(const Ratio& r) {
-  return fmt::format("{} [{}, {}]", factor_text(r.value), digits_text(r.interval.low), digits_text(r.interval.high));
+  return fmt::format("{} [{}, {}]{}", factor_text(r.value), digits_text(r.interval.low), digits_text(r.interval.high),
+                     confidence_text(r.interval));
 }
 
 // The smallest length from which a rule selects the subject for this problem; 0 if no rule does.
@@ -47,9 +48,9 @@ HeatMap map_of(const std::vector<Measurement>& compared, const std::string& titl
     const auto at_row = size_t(std::find(map.rows.begin(), map.rows.end(), row.family) - map.rows.begin());
     const auto at_column = size_t(std::find(columns.begin(), columns.end(), row.length) - columns.begin());
     const Record& r = *row.record;
-    map.cells[at_row][at_column] = {r.ratio.value, factor_text(r.ratio.value) + symbol(r.verdict),
+    map.cells[at_row][at_column] = {r.ratio.value, factor_text(r.ratio.value) + symbol(verdict_text(r)),
                                     line_text(r) + "\n" + row.series + " against " + r.baseline + ": " +
-                                        ratio_text(r.ratio) + " " + r.verdict};
+                                        ratio_text(r.ratio) + " " + verdict_text(r)};
     std::string source;
     const int from = threshold(row.problem, r.subject, rules, source);
     if (!from || !lined.insert(at_row).second) continue;
@@ -78,7 +79,7 @@ Section comparison_section(const Measurements& rows, const std::vector<Rule>& ru
     const std::string title = key.first + " against " + key.second;
     Figure figure{.title = title};
     figure.table = {.caption = title,
-                    .head = {"problem", "times as fast", "95 % interval", "verdict"},
+                    .head = {"problem", "times as fast", ratio_head(pairs[key]), "verdict"},
                     .facets = {3}};
     if (!rules.empty()) figure.table.head.push_back("tuned from");
     for (const Measurement& row : pairs[key]) {
@@ -86,8 +87,9 @@ Section comparison_section(const Measurements& rows, const std::vector<Rule>& ru
       figure.table.rows.push_back(
           {{line_text(*row.record)}, number_cell(ratio.value, factor_text(ratio.value)),
            number_cell(ratio.interval.low,
-                       fmt::format("{} ... {}", digits_text(ratio.interval.low), digits_text(ratio.interval.high))),
-           verdict_cell(row.record->verdict)});
+                       fmt::format("{} ... {}{}", digits_text(ratio.interval.low), digits_text(ratio.interval.high),
+                                   confidence_text(ratio.interval))),
+           verdict_cell(verdict_text(*row.record))});
       if (rules.empty()) continue;
       std::string source;
       const int from = row.length ? threshold(row.problem, row.record->subject, rules, source) : 0;

@@ -22,16 +22,16 @@ std::vector<TableCell> table_row(const Measurements& rows, const Measurement& ro
   }
   cells.push_back(number_cell(r.median_ns, nanoseconds_text(r.median_ns)));
   cells.push_back(number_cell(half_width(r.interval, r.median_ns),
-                              fmt::format("{} ... {}", nanoseconds_text(r.interval.low),
-                                          nanoseconds_text(r.interval.high))));
+                              fmt::format("{} ... {}{}", nanoseconds_text(r.interval.low),
+                                          nanoseconds_text(r.interval.high), confidence_text(r.interval))));
   cells.push_back(number_cell(double(r.samples_ns.size()), fmt::format("{}", r.samples_ns.size())));
   cells.push_back(number_cell(r.gflops, rows.rate(r.gflops)));
   const double share = r.ceiling_gflops > 0 ? r.gflops / r.ceiling_gflops : 0;
   cells.push_back(share > 0 ? number_cell(share, fmt::format("{:.0f} %", 100 * share)) : empty_cell());
   cells.push_back(r.baseline.empty()
                       ? empty_cell()
-                      : number_cell(r.ratio.value, factor_text(r.ratio.value) + " " + r.verdict,
-                                    verdict_cell(r.verdict).tone));
+                      : number_cell(r.ratio.value, factor_text(r.ratio.value) + " " + verdict_text(r),
+                                    verdict_cell(verdict_text(r)).tone));
   const Word<CheckVerdict>& checked = r.parity.verdict;
   const Tone tone = passed(checked) ? Tone::plain : checked == CheckVerdict::fail ? Tone::bad : Tone::weak;
   cells.push_back({checked.text(), NAN, tone});
@@ -40,7 +40,7 @@ std::vector<TableCell> table_row(const Measurements& rows, const Measurement& ro
 
 Table table_of(const Measurements& rows, const std::vector<Measurement>& some, bool with_problem, std::string caption) {
   Table t{.caption = std::move(caption),
-          .head = {with_problem ? "problem" : "length", "subject", "median", "95 % interval", "samples",
+          .head = {with_problem ? "problem" : "length", "subject", "median", interval_head(some), "samples",
                    rows.rate_unit, "of ceiling", "against baseline", "parity"},
           .facets = {1}};
   for (const Measurement& row : some) t.rows.push_back(table_row(rows, row, with_problem));
@@ -49,9 +49,10 @@ Table table_of(const Measurements& rows, const std::vector<Measurement>& some, b
 
 Point point_of(const Measurements& rows, const Measurement& row, bool rate) {
   const Record& r = *row.record;
-  const std::string label = fmt::format("{}, {} keys\n{} ({} ... {})\n{} {}", row.series,
-                                        row.length, nanoseconds_text(r.median_ns), nanoseconds_text(r.interval.low),
-                                        nanoseconds_text(r.interval.high), rows.rate(r.gflops), rows.rate_unit);
+  const std::string label = fmt::format(
+      "{}, {} keys\n{} ({} ... {}{})\n{} {}", row.series, row.length, nanoseconds_text(r.median_ns),
+      nanoseconds_text(r.interval.low), nanoseconds_text(r.interval.high), confidence_text(r.interval),
+      rows.rate(r.gflops), rows.rate_unit);
   if (!rate) return {double(row.length), r.median_ns, r.interval.low, r.interval.high, label};
   // A rate is flops / time, so the ends of its interval are swapped.
   const auto at = [&](double ns) { return (ns > 0 ? r.flops / ns : r.gflops) / rows.rate_scale; };
@@ -106,7 +107,7 @@ Section length_section(const Measurements& rows) {
       continue;
     }
     Figure f{.title = family, .table = table_of(rows, all, false, family)};
-    f.plots = {{"Time of one call; bands are 95 % intervals of the median; both axes logarithmic",
+    f.plots = {{"Time of one call; bands are " + interval_head(all) + "s" + " of the median; both axes logarithmic",
                 chart_of(rows, all, false, family)},
                {"Rate over visible pairs; the dashed line was measured on this machine",
                 chart_of(rows, all, true, family)}};

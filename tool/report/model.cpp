@@ -15,14 +15,14 @@ namespace {
 // A subject against its baseline, over all problems where both were timed interleaved.
 struct Standing {
   std::string sentence{};
-  double mean = 1;
-  size_t problems = 0;
+  double mean = 1;                     // geometric, over the decided problems
+  size_t problems = 0, unclear = 0;
   std::string subject{}, baseline{};
   bool peer = false;
 };
 
 std::vector<Standing> standings_of(const Measurements& rows) {
-  struct Sum { std::map<std::string, int> count{}; double logs = 0, low = INFINITY, high = 0; size_t n = 0;
+  struct Sum { std::map<std::string, int> count{}; double logs = 0, low = INFINITY, high = 0; size_t n = 0, decided = 0;
                bool peer = false; };
   std::vector<std::pair<std::string, std::string>> order;
   std::map<std::pair<std::string, std::string>, Sum> pairs;
@@ -32,20 +32,26 @@ std::vector<Standing> standings_of(const Measurements& rows) {
     const std::pair key(row.series, r.baseline);
     if (!pairs.count(key)) order.push_back(key);
     Sum& s = pairs[key];
-    ++s.count[r.verdict], ++s.n, s.peer = row.peer();
-    s.logs += std::log(r.ratio.value), s.low = std::min(s.low, r.ratio.value), s.high = std::max(s.high, r.ratio.value);
+    const std::string verdict = verdict_text(r);
+    ++s.count[verdict], ++s.n, s.peer = row.peer();
+    if (verdict != "FASTER" && verdict != "SLOWER" && verdict != "SAME") continue;
+    ++s.decided, s.logs += std::log(r.ratio.value);
+    s.low = std::min(s.low, r.ratio.value), s.high = std::max(s.high, r.ratio.value);
   }
   std::vector<Standing> all;
   for (const auto& key : order) {
     Sum& s = pairs[key];
-    Standing out{.mean = std::exp(s.logs / double(s.n)), .problems = s.n, .subject = key.first, .baseline = key.second,
-                 .peer = s.peer};
+    Standing out{.mean = s.decided ? std::exp(s.logs / double(s.decided)) : 1, .problems = s.n,
+                 .unclear = s.n - s.decided, .subject = key.first, .baseline = key.second, .peer = s.peer};
     out.sentence = fmt::format("{} against {}: faster at {} of {}", key.first, key.second, s.count["FASTER"],
                                counted(s.n, "problem"));
     for (const auto& [words, verdict] : {std::pair("the same", "SAME"), {"slower", "SLOWER"}, {"unclear", "UNCLEAR"}})
       if (s.count[verdict]) out.sentence += fmt::format(", {} at {}", words, s.count[verdict]);
-    out.sentence += fmt::format("; geometric mean {}, from {} to {}.", factor_text(out.mean), factor_text(s.low),
-                                factor_text(s.high));
+    if (s.decided)
+      out.sentence += fmt::format("; geometric mean {}{}, from {} to {}", factor_text(out.mean),
+                                  out.unclear ? fmt::format(" of the {} decided", s.decided) : "", factor_text(s.low),
+                                  factor_text(s.high));
+    out.sentence += ".";
     all.push_back(std::move(out));
   }
   // A report is about our backends: peers against peers come last, and are the headline only if there is nothing else.
@@ -97,7 +103,10 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
   const auto widest = std::max_element(standings.begin(), standings.end(), [](const Standing& a, const Standing& b) {
     return a.peer != b.peer ? a.peer : a.problems < b.problems;
   });
-  if (widest != standings.end()) {
+  if (widest != standings.end() && widest->unclear == widest->problems) {
+    facts.push_back({"unclear", "against " + widest->baseline,
+                     fmt::format("{}, none of {} decided", widest->subject, counted(widest->problems, "problem"))});
+  } else if (widest != standings.end()) {
     // Between two of our backends the faster one is the headline: without a peer, the baseline is the planner's choice.
     const bool of_peer = std::any_of(rows.all.begin(), rows.all.end(), [&](const Measurement& row) {
       return row.peer() && row.record->subject == widest->baseline;
@@ -105,9 +114,10 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
     const bool inverted = widest->mean < 1 && !of_peer && !widest->peer;
     const double mean = inverted ? 1 / widest->mean : widest->mean;
     facts.push_back({factor_text(mean), "as fast as " + (inverted ? widest->subject : widest->baseline),
-                     fmt::format("{}, geometric mean of {}", inverted ? widest->baseline : widest->subject,
-                                 counted(widest->problems, "problem")),
-                     mean > 1 ? Tone::good : Tone::bad});
+                     fmt::format("{}, geometric mean of {}{}", inverted ? widest->baseline : widest->subject,
+                                 counted(widest->problems - widest->unclear, "problem"),
+                                 widest->unclear ? fmt::format("; {} more unclear", widest->unclear) : ""),
+                     widest->unclear ? Tone::plain : mean > 1 ? Tone::good : Tone::bad});
   }
   if (s.best)
     facts.push_back({fmt::format("{:.0f} %", 100 * s.best->gflops / s.best->ceiling_gflops), "of the measured ceiling",
@@ -148,18 +158,25 @@ std::string subtitle_of(const std::vector<Record>& records, const Summary& s) {
 
 Report make_report(const Sources& from) {
   const Measurements rows = rows_of(from.records);
+  Changes changes;
   const Summary summary = summary_of(rows);
   const std::vector<Standing> standings = standings_of(rows);
   Report report{.title = "Attention, measured", .subtitle = subtitle_of(from.records, summary)};
   report.facts = facts_of(rows, summary, standings);
   report.verdicts = verdicts_of(rows, summary, standings);
+  if (!from.baseline.empty()) {
+    changes = compare(from.baseline, from.records, {});
+    if (std::optional<Fact> fact = regression_fact(changes, from.baseline_name))
+      report.facts.insert(report.facts.begin(), std::move(*fact));
+  }
   report.advice = advice_of(rows);
   const auto add = [&](Section section) {
     if (!section.figures.empty() || !section.notes.empty()) report.sections.push_back(std::move(section));
   };
   add(comparison_section(rows, from.rules));
-  add(regression_section(from.baseline, from.records, from.baseline_name));
-  if (const Section* s = find_section(report, "regressions")) report.verdicts.push_back(s->notes.front());
+  if (!from.baseline.empty()) add(regression_section(changes, from.baseline_name));
+  if (const Section* s = find_section(report, "regressions"))
+    report.verdicts.insert(changes.regressed({}) ? report.verdicts.begin() : report.verdicts.end(), s->notes.front());
   add(length_section(rows));
   add(roofline_section(rows));
   add(scaling_section(rows));

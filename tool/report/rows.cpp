@@ -136,6 +136,17 @@ std::string kind_text(const Measurement& row) {
 
 TableCell number_cell(double value, std::string text, Tone tone) { return {std::move(text), value, tone}; }
 TableCell empty_cell() { return {.text = "", .sort = NAN, .tone = Tone::weak}; }
+std::string confidence_text(const Interval& i) {
+  return i.is_sure() ? "" : fmt::format(" at {:.0f} %", 100 * i.confidence);
+}
+std::string interval_head(const std::vector<Measurement>& rows) {
+  const auto holds = [](const Measurement& row) { return !row.ok() || row.record->interval.is_sure(); };
+  return std::all_of(rows.begin(), rows.end(), holds) ? "95 % interval" : "interval";
+}
+std::string ratio_head(const std::vector<Measurement>& rows) {
+  const auto holds = [](const Measurement& row) { return row.record->ratio.interval.is_sure(); };
+  return std::all_of(rows.begin(), rows.end(), holds) ? "95 % interval" : "interval";
+}
 std::string checked_text(const Word<CheckVerdict>& v) {
   return v == CheckVerdict::none ? std::string(name(CheckVerdict::unchecked)) : v.text();
 }

@@ -2,8 +2,10 @@
 // length, and with one look (colour, marker, dash) per subject throughout the page.
 #pragma once
 #include <map>
+#include <optional>
 
 #include "core/problem.h"
+#include "tool/compare/changes.h"
 #include "tool/timing/fit.h"
 #include "tool/report/model.h"
 
@@ -44,6 +46,11 @@ std::string kind_text(const Measurement&);     // "bf16 d128 causal": what a tun
 TableCell number_cell(double value, std::string text, Tone = Tone::plain);
 TableCell empty_cell();
 TableCell verdict_cell(const std::string& verdict);
+std::string confidence_text(const Interval&);  // " at 75 %"; "" from 95 % on
+// Heads of columns, true for every row under them: "95 % interval", or "interval" where a row has less confidence and
+// says so. ratio_head() is about the ratios to the baseline.
+std::string interval_head(const std::vector<Measurement>&);
+std::string ratio_head(const std::vector<Measurement>&);
 std::string checked_text(const Word<CheckVerdict>&);  // "UNCHECKED" where a record has no verdict
 std::string counted(size_t count, std::string_view what);  // "1 problem", "2 problems"
 
@@ -76,8 +83,11 @@ Section memory_section(const Measurements&);
 Section cost_section(const Measurements&, const std::vector<Offer>&);
 Section parity_section(const Measurements&);
 Section trace_section(const Measurements&);
-Section regression_section(const std::vector<Record>& before, const std::vector<Record>& now, const std::string& name);
+Section regression_section(const Changes&, const std::string& name);
 Section every_row_section(const Measurements&);
+
+// The first fact of a report where something became slower, broke or is missing since the run `name`.
+std::optional<Fact> regression_fact(const Changes&, const std::string& name);
 
 std::vector<Advice> advice_of(const Measurements&);
 

@@ -6,42 +6,13 @@
 #include <sstream>
 
 #include "tests/tool/report/reports.h"
+#include "tests/tool/report/typical.h"
 #include "tests/tool/spawn.h"
 #include "tool/report/model.h"
 #include "tool/report/script.h"
 
 namespace attune {
 namespace {
-
-Record record(const std::string& subject, int length, double ns, double ratio = 0) {
-  Record r;
-  r.problem = join("forward f32 b1 h8 q", length, " k", length, " d64 causal");
-  r.subject = subject;
-  r.threads = 2;
-  r.samples_ns.assign(30, ns);
-  r.median_ns = ns;
-  r.interval = {ns * 0.99, ns * 1.01, 0.95};
-  r.ended_by = "precision";
-  r.flops = 1e3 * length;
-  r.gflops = r.flops / ns;
-  r.ceiling_gflops = 80;
-  r.ceiling = "fmla";
-  r.parity = {.verdict = CheckVerdict::pass, .error = 0.1, .rows = 8};
-  r.provenance.cpu = "Test CPU";
-  r.provenance.commit = "0123abc";
-  if (ratio > 0) {
-    r.baseline = "torch:sdpa";
-    r.ratio = {ratio, {ratio * 0.98, ratio * 1.02, 0.95}};
-    r.verdict = ratio > 1.03 ? "FASTER" : ratio < 0.97 ? "SLOWER" : "SAME";
-  }
-  return r;
-}
-
-std::vector<Record> typical() {
-  return {record("torch:sdpa", 512, 2e4),       record("cpu_forward", 512, 1e4, 2.0),
-          record("torch:sdpa", 1024, 4e4),      record("cpu_forward", 1024, 4e4, 1.0),
-          record("torch:sdpa", 2048, 8e4),      record("cpu_forward", 2048, 16e4, 0.5)};
-}
 
 const Chart& chart(const Figure& f, size_t n) { return std::get<Chart>(f.plots.at(n).drawing); }
 
@@ -297,19 +268,6 @@ TEST(Report, clock_and_power_are_traced_by_row) {
   EXPECT_DOUBLE_EQ(chart(f, 0).series[0].points[0].low, 1400);
   EXPECT_DOUBLE_EQ(chart(f, 1).series.at(0).points.at(0).y, 300);
   EXPECT_EQ(f.table.rows.at(0)[7].text, "power cap");
-}
-
-TEST(Report, earlier_run_shows_what_became_slower_first) {
-  auto before = typical(), now = typical();
-  now[1].samples_ns.assign(30, 1.1e4), now[1].median_ns = 1.1e4;
-  now[0].samples_ns.assign(30, 1e4), now[0].median_ns = 1e4;
-  const Report r = make_report({.records = now, .baseline = before, .baseline_name = "monday.jsonl"});
-  EXPECT_EQ(section(r, "regressions").notes.at(0), "Against monday.jsonl: 1 SLOWER, 1 FASTER, 4 SAME.");
-  const Table& t = section(r, "regressions").figures.at(0).table;
-  EXPECT_EQ(t.rows.at(0)[1].text, "cpu_forward");
-  EXPECT_EQ(t.rows.at(0)[7].text, "SLOWER");
-  EXPECT_EQ(t.rows.back()[7].text, "FASTER");
-  EXPECT_EQ(r.verdicts.back(), section(r, "regressions").notes[0]);
 }
 
 TEST(Report, cost_is_what_the_offers_say) {
