@@ -70,7 +70,7 @@ MOST_SPREAD = 0.02  # largest A/A spread that a run may use as tolerance
 # "At least" tolerates the run's own A/A spread. A figure met only through it, or that a larger one would meet, is
 # marked.
 def at_least(record, value, least):
-    spread, why = record["aa_spread"], ""
+    spread, why = record["aa_spread"] or 0, ""  # null: it was not measured
     allowed = spread if spread <= MOST_SPREAD else 0
     if least - spread <= value < least:
         why = ", below it and within the A/A spread of %.1f %%" % (100 * spread)

@@ -88,7 +88,7 @@ def compare():
         worst = max(worst, abs(apart))
         print("%-45s %10.1f %10.1f %10.1f %+7.2f%% %8.2f%% %6.0f" %
               (line(*shape), before / 1e3, record["median_ns"] / 1e3, after / 1e3, 100 * apart,
-               100 * record["aa_spread"], record["mhz"]))
+               100 * (record["aa_spread"] or 0), record["mhz"]))
     print("at most %.2f %% apart, %.0f %% is allowed" % (100 * worst, 100 * LIMIT))
     return 0 if worst <= LIMIT else 1
 

@@ -46,7 +46,7 @@ KEPT_PARITY = ("verdict", "error")
 KEPT_PROVENANCE = ("time", "commit", "dirty", "cpu", "peers", "gpu", "gpu_driver", "cuda", "gpu_power_limit_w",
                    "clocks", "binary")
 DECIDED = ("FASTER", "SAME", "SLOWER")
-MARGIN, MOST_SPREAD = 0.01, 0.05  # kPracticalMargin and kMostSpread of tool/
+MARGIN, MOST_SPREAD, CONFIDENCE = 0.01, 0.05, 0.95  # kPracticalMargin, kMostSpread and kConfidence of tool/
 
 
 # ---- measure and add
@@ -167,8 +167,9 @@ def is_peer(subject):
 
 def verdict_of(low, high, confidence, spread):
     """verdict() of tool/timing/statistics.cpp."""
-    if confidence <= 0:
+    if confidence < CONFIDENCE:
         return "UNCLEAR"
+    spread = spread or 0
     claimed, same = 1 + max(MARGIN, spread), 1 + max(MARGIN, min(spread, MOST_SPREAD))
     if low >= claimed or high <= 1 / claimed:
         return "FASTER" if low >= claimed else "SLOWER"
@@ -194,7 +195,8 @@ class Row:
         if ours["baseline"] == best["subject"]:
             ratio = ours["ratio"]
             self.speed_up, self.low, self.high = ratio["value"], ratio["low"], ratio["high"]
-            self.confidence, self.verdict = ratio["confidence"], ours["verdict"]
+            self.confidence = ratio["confidence"]
+            self.verdict = ours["verdict"] if self.confidence >= CONFIDENCE else "UNCLEAR"
             return
         a, b = best["interval_ns"], ours["interval_ns"]
         self.speed_up = best["median_ns"] / ours["median_ns"]
@@ -280,7 +282,7 @@ def speed_up_of(row):
     if row.speed_up is None:
         return "–"
     text = f"{row.speed_up:.3f} [{row.low:.3f}, {row.high:.3f}]"
-    return text + (f" at {100 * row.confidence:.0f} %" if row.confidence < 0.945 else "")
+    return text + (f" at {100 * row.confidence:.0f} %" if row.confidence < CONFIDENCE else "")
 
 
 def verdict_text(row):
@@ -389,9 +391,10 @@ def section(suite, rows):
         text.append(f"- Geometric mean over the {decided} decided of {len(compared)} rows: {decided_mean(compared)} "
                     f"({counts(compared)})")
     if timed:
-        spreads, samples = (sorted(r.ours[name] for r in timed) for name in ("aa_spread", "samples"))
-        text.append(f"- A/A spread {extent([f'{100 * x:.1f}' for x in spreads])} %; {extent(list(map(str, samples)))} "
-                    "samples per median")
+        spreads, samples = (sorted(r.ours[name] for r in timed if r.ours[name] is not None)
+                            for name in ("aa_spread", "samples"))
+        spread = f"{extent([f'{100 * x:.1f}' for x in spreads])} %" if spreads else "not measured"
+        text.append(f"- A/A spread {spread}; {extent(list(map(str, samples)))} samples per median")
     text += missing(rows)
     text.append(f"- Timing: {'; '.join(', '.join(s) for s in settings)}")
     text.append(f"- Machine: {machine_text(rows[0].ours)}")

@@ -153,6 +153,16 @@ class Results(unittest.TestCase):
         self.assertIn("A/A spread 0.4 %", page)
         self.assertIn("A/A spread 0.9 %", page)
 
+    def test_nothing_is_claimed_below_95_percent_or_from_a_spread_that_was_not_measured(self):
+        decode = [r for r in self.records if r["suite"] == "decode"]
+        self.add([r | {"aa_spread": None} for r in decode])
+        self.assertIn("A/A spread not measured", self.text("docs/results/h200.md"))
+        weak = [r | {"ratio": r["ratio"] | {"confidence": 0.875}} if r.get("ratio") else r for r in self.records]
+        self.add([r for r in weak if r["suite"] == "forward"])
+        page = self.text("docs/results/h200.md")
+        self.assertIn("at 88 % | UNCLEAR |", page)
+        self.assertNotIn("at 88 % | FASTER |", page)
+
     def test_what_cannot_stand_behind_a_number_is_refused(self):
         source = self.records[2]["provenance"]
         self.refused(r"measured.jsonl:1: commit 0123456789ab-dirty given", provenance=source | {"dirty": True})
