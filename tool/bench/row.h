@@ -54,8 +54,8 @@ std::vector<Record> measure_row(const Problem&, Bench&);
 std::vector<Record> measure_module(const BenchRow&, Bench&);
 
 // Shared by the two: ceilings and floor, measured once (know_machine), power, temperature and throttling of a GPU
-// (note_readings), energy of running back to back (sustain), and the samples (note_timing). know_spread measures the A/A
-// spread once, on the first row whose calls, of about `call_s` seconds, are short enough for it.
+// (note_readings), energy of running back to back (sustain), and the samples (note_timing). know_spread measures the
+// A/A spread once, on the first row whose calls, of about `call_s` seconds, are short enough for it.
 void know_machine(Bench&);
 void know_spread(Bench&, const Subject&, double call_s);
 void note_readings(Record&, const Subject&, const Bench&);

@@ -63,7 +63,7 @@ struct Auditor : Reporter {
       if (!(s > 0) || !std::isfinite(s)) return wrong("impossible-sample", "a sample of ", s, " ns");
     if (int(all.size()) < kFewestSamples)
       caution("few-samples", "the median of only ", all.size(), all.size() == 1 ? " sample" : " samples",
-              ", below the ", kFewestSamples, " that reach 95 % confidence");
+              "; 95 % confidence needs ", kFewestSamples);
     const bool same = std::all_of(all.begin(), all.end(), [&](double s) { return s == all[0]; });
     if (same && all.size() >= 10) {
       if (is_gpu(r)) caution("copied-samples", "all ", all.size(), " samples are equal");

@@ -363,15 +363,6 @@ void tell_state(const std::vector<Record>& records) {
     if (!line.empty()) fmt::print(stderr, "warning: {}\n", line);
 }
 
-// More threads than CPUs wait for each other, on the quietest machine.
-void tell_threads(const std::vector<Bench>& benches) {
-  int most = 0;
-  for (const Bench& b : benches) most = std::max(most, b.timer ? 0 : int(b.device.units));
-  if (const int cpus = this_cpu().units; most > cpus)
-    fmt::print(stderr, "warning: --threads: {} given, {} CPU{} available: threads will wait for each other\n", most,
-               cpus, cpus == 1 ? " is" : "s are");
-}
-
 void run(Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
   std::vector<BenchRow> rows;
@@ -427,7 +418,6 @@ void run(Asked& asked, Context& context) {
       return c;
     };
   }
-  tell_threads(all);
   Tally tally;
   Sweep sweep{.rows = std::move(rows), .benches = std::move(all), .file = file.is_open() ? &file : nullptr};
   if (asked.resume) {

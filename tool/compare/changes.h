@@ -40,7 +40,7 @@ struct ChangedRow {
 // All rows with a time on both sides, taken together; see overall.h.
 struct Overall {
   int rows = 0;
-  Ratio ratio{};          // geometric mean of their ratios
+  Ratio ratio{};          // trimmed geometric mean of their ratios
   Ratio cycles{};         // confidence 0 if a row lacks clocks
   Change change = Change::unclear;
   std::string note{};
@@ -72,11 +72,11 @@ struct Agreement {
 };
 Agreement agreement(const Changes&, double within, const CompareSettings&);
 
-// Estimates median(before) / median(after), where each side is one or several runs. With one run per side: that of their
-// samples. With more: the median over all pairs of runs with its rank interval (Hodges and Lehmann), or the uncertainty
-// within the runs if that is wider. Processes differ by more than their samples show (memory is placed elsewhere), so
-// only several runs can measure it. Ranks reach 95 % with four runs per side, and seven tolerate one outlier; with fewer
-// the interval is Student's t over the logarithms of the medians.
+// Estimates median(before) / median(after), where each side is one or several runs. With one run per side: that of
+// their samples. With more: the median over all pairs of runs with its rank interval (Hodges and Lehmann), or the
+// uncertainty within the runs if that is wider. Processes differ by more than their samples show (memory is placed
+// elsewhere), so only several runs can measure it. Ranks reach 95 % with four runs per side, and seven tolerate one
+// outlier; with fewer the interval is Student's t over the logarithms of the medians.
 using Samples = std::span<const double>;
 Ratio ratio_of_runs(const std::vector<Samples>& before, const std::vector<Samples>& after);
 

@@ -66,7 +66,8 @@ Ratio overall_ratio(std::span<const RowRuns> rows) {
     below = above = student_t(int(kept) - 1) * deviation * std::sqrt(double(n)) / double(kept);
   } else {
     const Interval& i = rows[0].ratio.interval;
-    below = middle - std::log(i.low), above = std::log(i.high) - middle, confidence = std::min(confidence, i.confidence);
+    below = middle - std::log(i.low), above = std::log(i.high) - middle;
+    confidence = std::min(confidence, i.confidence);
   }
   return {std::exp(middle),
           {std::exp(middle - std::hypot(below, shared)), std::exp(middle + std::hypot(above, shared)), confidence}};

@@ -124,7 +124,8 @@ std::string to_text(const Changes& changes, bool colour) {
 std::string to_markdown(const Changes& changes) {
   const std::string together = changes.overall.rows ? cell(overall_text(changes.overall)) + "\n\n" : "";
   std::string s = fmt::format("**{}**\n\n{}| verdict | problem | subject | timing | before | after | times as fast | "
-                              "in cycles | note |\n|---|---|---|---|---:|---:|---|---|---|\n", summary(changes), together);
+                              "in cycles | note |\n|---|---|---|---|---:|---:|---|---|---|\n", summary(changes),
+                              together);
   for (const ChangedRow* r : by_weight(changes))
     s += fmt::format("| {} | `{}` | {} | {} | {} | {} | {} | {} | {} |\n", name(r->change), cell(r->problem),
                      cell(r->subject), cell(r->setting), time_text(r->before_ns), time_text(r->after_ns),

@@ -167,8 +167,8 @@ class RecordFile {
 // Equal for records of the same row on the same machine from the same sources; without `run` and the subject.
 std::string resume_key(const Record&);
 
-// The verdict to show: UNCLEAR where the interval of the ratio has less than 95 % confidence, which older records do not
-// require.
+// The verdict to show: UNCLEAR where the interval of the ratio has less than 95 % confidence. Older records may claim
+// more.
 inline std::string verdict_text(const Record& r) {
   return r.verdict.empty() || r.ratio.interval.is_sure() ? r.verdict : name(Speed::unclear);
 }

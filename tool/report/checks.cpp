@@ -145,8 +145,7 @@ std::optional<Fact> regression_fact(const Changes& changes, const std::string& n
             .detail = fmt::format("against {}: {}", name, worst_first(changes)), .tone = Tone::bad};
   if (rows == 0)
     fact.value = factor_text(all.value), fact.name = "as fast as " + name,
-    fact.detail = fmt::format("all {} together are slower, though no row alone is", counted(size_t(changes.overall.rows),
-                                                                                           "row"));
+    fact.detail = fmt::format("all {} rows together are slower, though no row alone is", changes.overall.rows);
   return fact;
 }
 

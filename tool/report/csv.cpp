@@ -47,7 +47,8 @@ std::string to_csv(const std::vector<Record>& records) {
         known_number(r.taken_bytes),
         fmt::format("{}", r.mhz), fmt::format("{}", r.watts), fmt::format("{}", r.celsius), r.slowed_by, r.baseline,
         ratio(r.ratio.value), ratio(r.ratio.interval.low), ratio(r.ratio.interval.high), verdict_text(r),
-        r.parity.verdict.text(), fmt::format("{}", r.parity.error), r.aa_spread ? fmt::format("{}", *r.aa_spread) : "", r.provenance.commit,
+        r.parity.verdict.text(), fmt::format("{}", r.parity.error),
+        r.aa_spread ? fmt::format("{}", *r.aa_spread) : "", r.provenance.commit,
         r.provenance.dirty ? "yes" : "no", r.pattern, blocks(r.density), blocks(double(r.active_blocks)),
         blocks(double(r.shown_blocks)), known_number(r.load.waited), known_number(r.load.others),
         known_number(r.load.steal), known_number(r.load.cpu_mhz), known_number(r.load.gpu_others)};

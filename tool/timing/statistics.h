@@ -28,10 +28,10 @@ Interval median_interval(std::span<const double>, double confidence = 0.95);
 double half_width(const Interval&, double median);
 
 // median(a) / median(b). The rank intervals of both medians are widened by half a timer grain and combined by the
-// squares of their logarithmic widths (MOVER: Zou and Donner 2008), so the samples may have any distribution, another one
-// on each side. On the shapes of tests/tool/timing/shapes.h, the 95 % interval of a percentile bootstrap missed the ratio
-// in up to 7 % of cases, and in up to 29 % where readings are ticks of the timer; a shift by ranks misses it wherever the
-// two distributions differ in shape.
+// squares of their logarithmic widths (MOVER: Zou and Donner 2008), so the samples may have any distribution, another
+// one on each side. On the shapes of tests/tool/timing/shapes.h, the 95 % interval of a percentile bootstrap missed the
+// ratio in up to 7 % of cases, and in up to 29 % where readings are ticks of the timer; a shift by ranks misses it
+// wherever the two distributions differ in shape.
 struct Ratio { double value = 1; Interval interval{1, 1, 0}; };
 Ratio median_ratio(std::span<const double> a, std::span<const double> b);
 // The bootstrap that wrote the ratios in records of version 1 and 2; only `attune verify` repeats it.

@@ -46,16 +46,6 @@ TEST(Bench, rested_and_hot_are_two_rows_of_one_run) {
   EXPECT_EQ(hot[0]["heat_s"], 3e-3);
 }
 
-TEST(Bench, more_threads_than_cpus_get_one_line) {
-  const int cpus = this_cpu().units;
-  const std::string given = std::to_string(cpus + 7);
-  const Ran many = attune_says({"bench", kLine, "--max-seconds", "0.02", "--threads", "1," + given});
-  EXPECT_EQ(many.code, 0) << many.err;
-  EXPECT_TRUE(has(many.err, "warning: --threads: " + given + " given, " + std::to_string(cpus) + " CPU")) << many.err;
-  const Ran enough = attune_says({"bench", kLine, "--max-seconds", "0.02", "--threads", std::to_string(cpus)});
-  EXPECT_FALSE(has(enough.err, "--threads")) << enough.err;
-}
-
 TEST(Bench, a_busy_machine_is_in_the_records_and_in_one_line) {
   if (!Burners::can_be_seen()) GTEST_SKIP() << "this system hides its counters";
   const Burners burners;

@@ -80,12 +80,25 @@ TEST(Show, a_missing_peer_and_a_note_are_in_the_table) {
   peer.subject = "torch:efficient", peer.note = "expanded";
   missing = {}, missing.problem = ours.problem, missing.subject = "fa3", missing.status = RecordStatus::unsupported;
   missing.message = "fa3: is not here: no module", missing.threads = 0, missing.mode = "cold";
-  ours.baseline = "torch:efficient", ours.verdict = "SAME";
+  ours.baseline = "torch:efficient", ours.verdict = "SAME", ours.ratio.interval.confidence = 0.95;
   const std::string text = table({peer, missing, ours}, false);
   EXPECT_TRUE(has(text, "1755 MHz, expanded")) << text;
   EXPECT_TRUE(has(text, "unsupported, fa3: is not here: no module")) << text;
   EXPECT_TRUE(has(text, "cold        -  torch:efficient")) << text;
   EXPECT_TRUE(has(row_text(ours), "SAME against torch:efficient")) << row_text(ours);
+}
+
+TEST(Show, what_few_samples_and_a_loud_machine_cannot_decide_says_why) {
+  Record r = row();
+  r.baseline = "torch:efficient", r.verdict = "FASTER", r.ratio = {2, {1.9, 2.1, 0.75}};  // as version 2 wrote it
+  r.samples_ns.resize(3), r.interval.confidence = 0.75;
+  EXPECT_TRUE(has(row_text(r), " at 75 % | ")) << row_text(r);
+  EXPECT_TRUE(has(row_text(r), "UNCLEAR against torch:efficient | only 3 samples")) << row_text(r);
+  r = row();
+  r.baseline = "torch:efficient", r.verdict = "UNCLEAR", r.ratio.interval.confidence = 0.95, r.aa_spread = 4.05;
+  EXPECT_TRUE(has(row_text(r), "A/A spread 405 %")) << row_text(r);
+  r.verdict = "FASTER";
+  EXPECT_FALSE(has(row_text(r), "A/A spread")) << row_text(r);
 }
 
 // The output on stderr.

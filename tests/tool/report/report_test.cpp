@@ -6,42 +6,13 @@
 #include <sstream>
 
 #include "tests/tool/report/reports.h"
+#include "tests/tool/report/typical.h"
 #include "tests/tool/spawn.h"
 #include "tool/report/model.h"
 #include "tool/report/script.h"
 
 namespace attune {
 namespace {
-
-Record record(const std::string& subject, int length, double ns, double ratio = 0) {
-  Record r;
-  r.problem = join("forward f32 b1 h8 q", length, " k", length, " d64 causal");
-  r.subject = subject;
-  r.threads = 2;
-  r.samples_ns.assign(30, ns);
-  r.median_ns = ns;
-  r.interval = {ns * 0.99, ns * 1.01, 0.95};
-  r.ended_by = "precision";
-  r.flops = 1e3 * length;
-  r.gflops = r.flops / ns;
-  r.ceiling_gflops = 80;
-  r.ceiling = "fmla";
-  r.parity = {.verdict = CheckVerdict::pass, .error = 0.1, .rows = 8};
-  r.provenance.cpu = "Test CPU";
-  r.provenance.commit = "0123abc";
-  if (ratio > 0) {
-    r.baseline = "torch:sdpa";
-    r.ratio = {ratio, {ratio * 0.98, ratio * 1.02, 0.95}};
-    r.verdict = ratio > 1.03 ? "FASTER" : ratio < 0.97 ? "SLOWER" : "SAME";
-  }
-  return r;
-}
-
-std::vector<Record> typical() {
-  return {record("torch:sdpa", 512, 2e4),       record("cpu_forward", 512, 1e4, 2.0),
-          record("torch:sdpa", 1024, 4e4),      record("cpu_forward", 1024, 4e4, 1.0),
-          record("torch:sdpa", 2048, 8e4),      record("cpu_forward", 2048, 16e4, 0.5)};
-}
 
 const Chart& chart(const Figure& f, size_t n) { return std::get<Chart>(f.plots.at(n).drawing); }
 
@@ -83,40 +54,6 @@ TEST(Report, lengths_make_one_figure_with_two_charts_and_a_table) {
   EXPECT_EQ(chart(f, 0).series[0].points.size(), 3u);
   EXPECT_EQ(chart(f, 1).levels.size(), 1u);  // the ceiling
   EXPECT_EQ(f.table.rows.size(), 6u);
-}
-
-TEST(Report, a_mean_is_over_decided_problems_and_grey_where_one_is_unclear) {
-  std::vector<Record> records = typical();
-  EXPECT_EQ(report_of(records).facts[0].tone, Tone::bad);  // 1.00x is no gain
-  records[1].ratio.value = 3, records[5].verdict = "UNCLEAR", records[5].ratio.value = 0.01;
-  Report r = report_of(records);
-  EXPECT_EQ(r.verdicts[0], "cpu_forward against torch:sdpa: faster at 1 of 3 problems, the same at 1, unclear at 1; "
-                           "geometric mean 1.73x of the 2 decided, from 1.00x to 3.00x.");
-  EXPECT_EQ(r.facts[0].value, "1.73x");
-  EXPECT_EQ(r.facts[0].detail, "cpu_forward, geometric mean of 2 problems; 1 more unclear");
-  EXPECT_EQ(r.facts[0].tone, Tone::plain);
-  for (Record& one : records) one.ratio.interval.confidence = 0.75;  // as records of version 2 decided it
-  r = report_of(records);
-  EXPECT_EQ(r.verdicts[0], "cpu_forward against torch:sdpa: faster at 0 of 3 problems, unclear at 3.");
-  EXPECT_EQ(r.facts[0].value, "unclear");
-  EXPECT_EQ(r.facts[0].tone, Tone::plain);
-}
-
-TEST(Report, heads_of_columns_are_true_for_every_row_under_them) {
-  std::vector<Record> records = typical();
-  Report r = report_of(records);
-  EXPECT_EQ(section(r, "lengths").figures[0].table.head[3], "95 % interval");
-  EXPECT_EQ(section(r, "against").figures[0].table.head[2], "95 % interval");
-  EXPECT_TRUE(has(section(r, "lengths").figures[0].plots[0].caption, "bands are 95 % intervals of the median"));
-  EXPECT_FALSE(has(to_markdown(r), " at 75 %"));
-  records[3].interval.confidence = records[3].ratio.interval.confidence = 0.75;
-  r = report_of(records);
-  EXPECT_EQ(section(r, "lengths").figures[0].table.head[3], "interval");
-  EXPECT_EQ(section(r, "lengths").figures[0].table.rows[3][3].text, "39.6 us ... 40.4 us at 75 %");
-  EXPECT_EQ(section(r, "against").figures[0].table.head[2], "interval");
-  EXPECT_EQ(section(r, "against").figures[0].table.rows[1][2].text, "0.980 ... 1.02 at 75 %");
-  EXPECT_TRUE(has(section(r, "lengths").figures[0].plots[0].caption, "bands are intervals of the median"));
-  EXPECT_TRUE(has(to_markdown(r), "1 row with fewer than 6 samples")) << to_markdown(r);
 }
 
 TEST(Report, rate_interval_is_the_time_interval_turned_over) {
@@ -331,35 +268,6 @@ TEST(Report, clock_and_power_are_traced_by_row) {
   EXPECT_DOUBLE_EQ(chart(f, 0).series[0].points[0].low, 1400);
   EXPECT_DOUBLE_EQ(chart(f, 1).series.at(0).points.at(0).y, 300);
   EXPECT_EQ(f.table.rows.at(0)[7].text, "power cap");
-}
-
-TEST(Report, earlier_run_shows_what_became_slower_first) {
-  auto before = typical(), now = typical();
-  now[1].samples_ns.assign(30, 1.1e4), now[1].median_ns = 1.1e4;
-  now[0].samples_ns.assign(30, 1e4), now[0].median_ns = 1e4;
-  const Report r = make_report({.records = now, .baseline = before, .baseline_name = "monday.jsonl"});
-  EXPECT_EQ(section(r, "regressions").notes.at(0), "Against monday.jsonl: 1 SLOWER, 1 FASTER, 4 SAME.");
-  const Table& t = section(r, "regressions").figures.at(0).table;
-  EXPECT_EQ(t.rows.at(0)[1].text, "cpu_forward");
-  EXPECT_EQ(t.rows.at(0)[7].text, "SLOWER");
-  EXPECT_EQ(t.rows.back()[7].text, "FASTER");
-  EXPECT_EQ(r.verdicts.front(), section(r, "regressions").notes[0]);
-  EXPECT_EQ(r.facts[0].value, "1");
-  EXPECT_EQ(r.facts[0].name, "regression");
-  EXPECT_EQ(r.facts[0].detail, "against monday.jsonl: 1 SLOWER, 1 FASTER, 4 SAME");
-  EXPECT_EQ(r.facts[0].tone, Tone::bad);
-  now = before;
-  const Report same = make_report({.records = now, .baseline = before, .baseline_name = "monday.jsonl"});
-  EXPECT_NE(same.facts[0].name, "regression");
-  EXPECT_EQ(same.verdicts.back(), section(same, "regressions").notes[0]);
-  for (size_t n = 0; n < now.size(); ++n) {  // all rows slower, each within the spread of a loud machine
-    for (double& ns : now[n].samples_ns) ns *= 1.2;
-    now[n].median_ns *= 1.2, now[n].aa_spread = before[n].aa_spread = 0.5;
-  }
-  const Report all = make_report({.records = now, .baseline = before, .baseline_name = "monday.jsonl"});
-  EXPECT_EQ(all.facts[0].value, "0.833x");
-  EXPECT_EQ(all.facts[0].detail, "all 6 rows together are slower, though no row alone is");
-  EXPECT_EQ(all.facts[0].tone, Tone::bad);
 }
 
 TEST(Report, cost_is_what_the_offers_say) {
