@@ -53,6 +53,18 @@ void audit_ratio(const Reporter& a, std::span<const Line> row) {
   }
 }
 
+// The interval is as narrow as a precise end asks for. A subject goes on until all of its row are done, so after an
+// interrupt it may not be any more.
+void audit_precision(const Reporter& a, std::span<const Line> row) {
+  const Record& r = a.r;
+  const auto is_cut = [](const Line& l) { return l.record.status == RecordStatus::interrupted; };
+  if (r.version < 3 || a.line.extract || r.status != RecordStatus::ok || r.ended_by != "precision") return;
+  const double width = half_width(r.interval, r.median_ns);
+  if (width > 1.01 * r.precision + 1e-9 && std::none_of(row.begin(), row.end(), is_cut))
+    a.wrong("forged-end", "sampling ended by precision, but half the interval is ", 100 * width,
+            " % of the median, above ", 100 * r.precision, " %");
+}
+
 }  // namespace
 
 // The records of one row are adjacent. Files may be concatenated, so a repeated subject begins another row.
@@ -68,7 +80,7 @@ std::span<const Line> row_at(std::span<const Line> lines, size_t first) {
 void audit_row(std::span<const Line> row, std::vector<Finding>& found) {
   for (const Line& l : row) {
     const Reporter a{l, l.record, found};
-    if (was_timed(l.record)) audit_ratio(a, row);
+    if (was_timed(l.record)) audit_ratio(a, row), audit_precision(a, row);
     if (l.record.row_records != row[0].record.row_records)
       a.wrong("unequal-run", "the row has ", l.record.row_records, " records, but its first one says ",
               row[0].record.row_records);

@@ -88,6 +88,10 @@ TEST(Honest, runs_of_every_kind_have_no_findings) {
   none.median_ns = none.gflops = none.gbs = none.warm_up_s = none.precision = 0, none.ended_by = "";
   none.interval = {}, none.outliers = {};
   EXPECT_EQ(text(findings(r)), "") << "a row that did not fit";
+  r = honest_run();
+  for (size_t n = 0; n < 31; ++n) r[11].samples_ns[n] *= 1 + 0.01 * double(n);
+  compare_row(row_of(r, 3)), r[10].status = RecordStatus::interrupted, r[10].ended_by = "interrupt";
+  EXPECT_TRUE(is_clean(findings(r))) << "precise once, and interrupted later\n" << text(findings(r));
   r = honest_run(true);
   for (Record& x : r) x.provenance.clocks = x.peer ? "set by a user, up to 1980 MHz" : "free, up to 1980 MHz";
   EXPECT_EQ(text(findings(r)), "") << "NVML saw two reasons";
