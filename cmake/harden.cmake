@@ -5,7 +5,7 @@
 if(APPLE)
   return()
 endif()
-add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
+add_link_options(LINKER:-z,relro LINKER:-z,now LINKER:-z,noexecstack)
 set(unhardened "")
 set(unchecked_stack "")
 string(TOUPPER "${CMAKE_BUILD_TYPE}" harden_type)

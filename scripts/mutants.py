@@ -95,9 +95,11 @@ MUTANTS = [
      "a forced backend that refuses is silently replaced", ["plan_plan_test"]),
     (PLAN, "if (b && accept(b, rule->source)) return Status::good();", "",
      "tuned rules are read and ignored", ["plan_plan_test"]),
-    (PLAN, "out = plans_.try_emplace(p, std::move(made)).first->second.get();",
-     "plans_[p] = std::move(made), out = plans_[p].get();",
-     "a plan that another thread holds is destroyed", ["plan_plan_test"] * 3),  # a race: three tries
+    (PLAN, "out = plans_.try_emplace(p, std::move(made)).first->second;",
+     "plans_[p] = std::move(made), out = plans_[p];",
+     "a plan that another thread holds is replaced", ["plan_plan_test"] * 3),  # a race: three tries
+    (PLAN, "if (plans_.size() >= most_) drop_half();", "",
+     "the plan cache has no bound", ["plan_plan_test"]),
     (RULES, "(!best || std::pair(r.min_len, r.min_work) >= std::pair(best->min_len, best->min_work))", "!best",
      "the first rule decides and not the longest", ["plan_rules_test"]),
     (RULES, "r.min_heads <= heads && heads <= r.max_heads", "r.min_heads <= heads && heads < r.max_heads",

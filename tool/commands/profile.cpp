@@ -48,11 +48,18 @@ struct Folder {
   }
 };
 
+// Redirects stdout and stderr of a forked child. The streams may be those of ShownOutput, which freopen() cannot
+// change.
+bool redirect(const char* to) {
+  const int file = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  return file >= 0 && dup2(file, STDOUT_FILENO) >= 0 && dup2(file, STDERR_FILENO) >= 0;
+}
+
 // `cuobjdump -xelf all` writes a file for every cubin into its working folder.
 Status unpack(const std::string& binary, const std::string& folder) {
   const pid_t child = fork();
   if (child == 0) {
-    if (chdir(folder.c_str()) || !freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) _exit(126);
+    if (chdir(folder.c_str()) || !redirect("/dev/null")) _exit(126);
     execlp("cuobjdump", "cuobjdump", "-xelf", "all", binary.c_str(), static_cast<char*>(nullptr));
     _exit(127);
   }
@@ -67,8 +74,7 @@ Status unpack(const std::string& binary, const std::string& folder) {
 Status run_program(std::vector<std::string> words, const std::string& to, int& code) {
   const pid_t child = fork();
   if (child == 0) {
-    const int file = open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (file < 0 || dup2(file, STDOUT_FILENO) < 0 || dup2(file, STDERR_FILENO) < 0) _exit(126);
+    if (!redirect(to.c_str())) _exit(126);
     std::vector<char*> argv;
     for (std::string& w : words) argv.push_back(w.data());
     argv.push_back(nullptr);
