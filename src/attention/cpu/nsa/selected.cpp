@@ -348,9 +348,11 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Nsa nsa = nsa_of(p);
   const PackedKeys keys = carve_keys(ws, plan, m, nsa);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
-  const int64_t pieces = ceil_div(p.len_q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
-  each_task(sets * keys.slots, plan.device.units, [&](int worker, int64_t n) {
-    const int64_t set = n / keys.slots, slot = n % keys.slots;
+  const Longest most = longest(p, a);  // lengths in a problem are only bounds
+  const int64_t pieces = ceil_div(most.q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
+  const int64_t slots = keys ? ceil_div(most.k, nsa.s) * keys.pieces : 0;
+  each_task(sets * slots, plan.device.units, [&](int worker, int64_t n) {
+    const int64_t set = n / slots, slot = n % slots;
     const Unit unit = group_of(p, a, set);
     const int64_t block = slot / keys.pieces, key = block * nsa.s + slot % keys.pieces * plan.tile_k;
     const int64_t count = std::min<int64_t>({key + plan.tile_k, (block + 1) * nsa.s, unit.seq.len_k}) - key;
