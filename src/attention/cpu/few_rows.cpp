@@ -138,7 +138,8 @@ class Task {
       if (u_.args->given(Role::lse)) *lse = end.lse;
       return store_row(m_, p_, o, end.before, u_.address(Role::out, row));
     }
-    const int64_t at = split * partial->rows + (int64_t(u_.b) * p_.heads_q + u_.head(row)) * p_.len_q + u_.position(row);
+    const int64_t head = int64_t(u_.b) * p_.heads_q + u_.head(row);
+    const int64_t at = split * partial->rows + head * p_.len_q + u_.position(row);
     partial->lse[at] = end.lse;
     std::copy_n(o, p_.dim_v, partial->out + at * p_.dim_v);
   }

@@ -69,8 +69,8 @@ struct CpuKernels {
   // to[r][d] += o[r][d] * factor, for the first n rows, at any addresses. Null: cpu::add_panel() unpacks and adds.
   void (*add)(const float* o, int dim, float factor, int n, float* const* to) = nullptr;
 
-  // For up to four rows, which would leave a panel almost empty: on rows of k and v by address, without packing; q, s, p
-  // and o are plain rows of f32. Null: rows always come in panels.
+  // For up to four rows, which would leave a panel almost empty: on rows of k and v by address, without packing. q, s,
+  // p and o are plain rows of f32. Null: rows always come in panels.
   // s[r * stride + j] = q[r] k[j] for n keys
   void (*row_scores)(const float* q, int rows, const void* const* k, int n, int dim, float* s, int stride) = nullptr;
   // s = exp2(s - ref) in place for n keys of one row (a multiple of 16); returns their sum

@@ -220,7 +220,33 @@ class Task {
       }
       raise_own(m, row, top);
       m.weights(x_.s, n, scale_s_, x_.ref + row, x_.sum + row, x_.p);
-      m.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, x_.out + int64_t(row) * dim_v_);
+      int until[kSelectedMaxRows];
+      std::fill_n(until, m.rows, seen);
+      accumulate(m, keys, n, seen, m.rows, until, x_.ref + row, x_.out + int64_t(row) * dim_v_);
+    }
+  }
+
+  // o += P V for n keys, of which every row sees the first `least`, and row r the first until[r]. If a later row of v is
+  // not finite (finite.h), these are added one by one.
+  void accumulate(const CpuKernels& m, const Keys& keys, int n, int least, int count, const int* until,
+                  const float* ref, float* o) {
+    const int last = std::min(n, keys.count);
+    if (least < last) gather_keys(u_, Role::v, keys.first + least, last - least, x_.rows);
+    if (least >= last || m.finite(x_.rows, last - least, p_.dim_v))
+      return m.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, o);
+    const int first = least / m.keys * m.keys;
+    if (first) m.accumulate(x_.p, keys.v, piece_, 0, first, dim_v_, o);
+    constexpr int kMostKeys = 32;  // of a step, for all instruction sets
+    float s[kSelectedMaxRows * kMostKeys], v[256] = {}, x[256];
+    for (int key = first; key < last; ++key) {
+      if ((key - first) % m.keys == 0) m.read_scores(x_.s + int64_t(key) * m.rows, m.keys, s, m.keys);
+      m.widen(key_address(u_, Role::v, keys.first + key), p_.dim_v, v);
+      for (int r = 0; r < count; ++r) {
+        if (key >= until[r]) continue;
+        const float weight = std::exp2(s[r * m.keys + (key - first) % m.keys] * scale_s_ - ref[r]);
+        for (int d = 0; d < dim_v_; ++d) x[d] = weight * v[d];
+        m.add_row(x, dim_v_, r, o);
+      }
     }
   }
 
@@ -258,7 +284,7 @@ class Task {
     }
     m_.weights(x_.s, n, scale_s_, ref, sum, x_.p);
     std::fill_n(x_.o, m_.rows * dim_v_, 0.f);
-    m_.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, x_.o);
+    accumulate(m_, keys, n, least, count, until, ref, x_.o);
     for (int r = 0; r < count; ++r)
       x_.sum[mine[r]] += sum[r], to[r] = x_.out + int64_t(mine[r]) * p_.dim_v;
     add_panel(m_, x_.o, p_.dim_v, 1.f, count, x_.row, to);
@@ -322,9 +348,11 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Nsa nsa = nsa_of(p);
   const PackedKeys keys = carve_keys(ws, plan, m, nsa);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
-  const int64_t pieces = ceil_div(longest(p, a).q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
-  each_task(sets * keys.slots, plan.device.units, [&](int worker, int64_t n) {
-    const int64_t set = n / keys.slots, slot = n % keys.slots;
+  const Longest most = longest(p, a);  // lengths in a problem are only bounds
+  const int64_t pieces = ceil_div(most.q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
+  const int64_t slots = keys ? ceil_div(most.k, nsa.s) * keys.pieces : 0;
+  each_task(sets * slots, plan.device.units, [&](int worker, int64_t n) {
+    const int64_t set = n / slots, slot = n % slots;
     const Unit unit = group_of(p, a, set);
     const int64_t block = slot / keys.pieces, key = block * nsa.s + slot % keys.pieces * plan.tile_k;
     const int64_t count = std::min<int64_t>({key + plan.tile_k, (block + 1) * nsa.s, unit.seq.len_k}) - key;

@@ -380,9 +380,10 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
     return Unit{&p, &a, int(b), int(g), int(g) * heads, heads, sequence(p, a, int(b)), nullptr};
   };
   const int64_t of_split = int64_t(p.batch) * p.heads_kv;
-  each_task(of_split * p.len_q, units, [&](int, int64_t n) {
-    const Unit unit = unit_of(n / p.len_q / p.heads_kv, n / p.len_q % p.heads_kv);
-    if (n % p.len_q < unit.seq.len_q) prepare(p, a, out, rows, unit, int(n % p.len_q));
+  const int64_t most = longest(p, a).q;  // lengths in a problem are only bounds
+  each_task(of_split * most, units, [&](int, int64_t n) {
+    const Unit unit = unit_of(n / most / p.heads_kv, n / most % p.heads_kv);
+    if (n % most < unit.seq.len_q) prepare(p, a, out, rows, unit, int(n % most));
   });
   for (const Role r : {Role::dk, Role::dv})
     if (a.given(r)) clear(a[r], units);
