@@ -162,7 +162,7 @@ def attention(q, k, v, hidden=None, added=None, scale=None, softcap=0.0):
         scores = scores + added
     if hidden is not None:
         scores = scores.masked_fill(hidden, float("-inf"))
-    top = scores.amax(-1, keepdim=True).clamp(min=-1e300)
+    top = scores.amax(-1, keepdim=True).clamp(min=-1e300) if scores.shape[-1] else scores.new_zeros(1)
     weights = (scores - top.detach()).exp()
     return weights / weights.sum(-1, keepdim=True).clamp(min=1e-300) @ v
 
@@ -332,7 +332,8 @@ def run_module(c: dict, device: str) -> None:
     right = torch.autograd.grad(wanted, [x_exact, *exact], d.double())
     for name, g, w in zip(("x", *names), got, right):
         largest = max(1.0, float(w.abs().max()))
-        near(f"d {name}", g.double().cpu() / largest, w.cpu() / largest, 3e-4)
+        cancels = name.endswith("k_proj.bias")  # softmax ignores a shift of all scores: a sum that is 0 but for rounding
+        near(f"d {name}", g.double().cpu() / largest, w.cpu() / largest, 3e-3 if cancels else 3e-4)
     c["compared"] = 1
 
 
