@@ -180,7 +180,8 @@ Status Trial::shake() {
     if (role != Role::dq && role != Role::dk) continue;
     constexpr double kLargest = 16;  // of two normal numbers among thousands, each four deviations
     const double left = world.own_cancellation();
-    golden.naive_max = std::max(golden.naive_max, kLargest * left), golden.naive_mean = std::max(golden.naive_mean, left);
+    golden.naive_max = std::max(golden.naive_max, kLargest * left);
+    golden.naive_mean = std::max(golden.naive_mean, left);
   }
   return Status::good();
 }

@@ -103,6 +103,10 @@ constexpr std::string_view kLines[] = {
     "forward f32 b3 h4/2 q1 k400 d16 causal : nsa d=16 gate=sigmoid l=32 n=5 phi=none s=32 w=40 | drawn",
     "forward bf16 b2 h16/2 q1 k900 d128 causal : nsa d=16 gate=sigmoid l=32 n=6 phi=none s=64 w=128 | drawn",
     "forward f32 b2 h4/2 q24 k200 d16 causal : nsa d=8 gate=softmax l=16 n=4 phi=mean s=16 w=30 | drawn used_q",
+    // Fewer queries than rows: the queries that are used are all tokens.
+    "forward f32 b3 h2 q40 k40 d64 causal : nsa d=4 gate=sigmoid l=8 n=3 phi=mean s=8 w=9 | seed=5 drawn used_q",
+    "forward bf16 b3 h4/2 q70 k70 d16 causal ragged : nsa d=4 gate=none l=8 n=4 only=win phi=mean s=8 w=9 | used_q",
+    "forward f32 b3 h4/2 q70 k70 d16 causal : nsa d=4 gate=none l=8 n=4 only=sel phi=mean s=16 w=9 | seed=4 used_q",
     "forward f32 b2 h4/2 q150 k150 d16 causal : nsa d=4 gate=none l=8 n=6 only=cmp phi=mean s=8 w=20",
     "forward bf16 b2 h4/2 q150 k150 d16 causal : nsa d=4 gate=none l=8 n=6 only=sel phi=mean s=8 w=20",
     "forward f16 b2 h4/2 q150 k150 d16 causal : nsa d=4 gate=none l=8 n=6 only=win phi=mean s=8 w=20",

@@ -141,7 +141,9 @@ Case append_case(Draw& d, const HuntLimits& limits) {
   draw_dims(d, p);
   draw_mask(d, p);
   if (d.chance(45)) p.keys = KeySource::paged, p.page = d.of({1, 2, 3, 7, 16, 16, 64, 128});
-  fit(d, p, limits, 1);
+  HuntLimits small = limits;
+  small.work /= 10, small.elements /= 10;
+  fit(d, p, small, 1);
   draw_options(d, p);
   if (d.chance(12)) draw_blocks(d, p);
   p.set(Option::append);

@@ -86,7 +86,7 @@ TEST(parity, what_compares_nothing_is_empty_and_not_passed) {
 
 // An example that passes on zeros would be worse than none.
 TEST(parity, examples_compare_something) {
-  for (const std::string text : {call({"parity", "--help"}).out, text_of(ATTUNE_SOURCE_DIR "/docs/cli.md"),
+  for (const std::string& text : {call({"parity", "--help"}).out, text_of(ATTUNE_SOURCE_DIR "/docs/cli.md"),
                                  text_of(ATTUNE_SOURCE_DIR "/docs/testing.md")}) {
     const size_t at = text.find("--case \"");
     ASSERT_NE(at, text.npos);
