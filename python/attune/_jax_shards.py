@@ -140,6 +140,6 @@ def _rule(inputs: Places, results: Places, shapes: Sequence[Any], made: Sequence
 
     mappings = [ArrayMapping(*(factor(name, axis, size) for axis, size in zip(axes, shape)))
                 for (name, axes), shape in zip((*inputs, *results), (*shapes, *made))]
-    groups = {} if heads == heads_kv or heads_kv == 1 else {"g": heads // heads_kv}
+    groups: dict[str, Any] = {} if heads == heads_kv or heads_kv == 1 else {"g": heads // heads_kv}
     return SdyShardingRule(tuple(mappings[:len(inputs)]), tuple(mappings[len(inputs):]),
                            need_replication_factors=tuple(whole), **groups)

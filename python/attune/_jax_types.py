@@ -24,7 +24,7 @@ def matched(tensors: Sequence[Any]) -> list[Any]:
 def _cast(t: Any, axes: tuple[Any, ...]) -> Any:
     if not axes:
         return t
-    return jax.lax.pcast(t, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(t, axes)
+    return jax.lax.pcast(t, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(t, axes)  # type: ignore[attr-defined]
 
 
 def result(shape: Sequence[int], dtype: Any, like: Any) -> Any:
@@ -36,4 +36,4 @@ def result(shape: Sequence[int], dtype: Any, like: Any) -> Any:
     if hasattr(aval, "manual_axis_type"):
         whole = jax.sharding.NamedSharding(aval.sharding.mesh, jax.sharding.PartitionSpec(*[None] * len(shape)))
         return jax.ShapeDtypeStruct(shape, dtype, sharding=whole, manual_axis_type=aval.manual_axis_type)
-    return jax.ShapeDtypeStruct(shape, dtype, vma=axes)
+    return jax.ShapeDtypeStruct(shape, dtype, vma=axes)  # type: ignore[call-arg]

@@ -20,7 +20,7 @@ from . import _core, _empty, _jax_shards
 from ._attend import lse_shape
 from ._jax_types import matched, result
 from ._saved import saved_shapes
-from ._spec import Layout, Options, Spec, Window, from_text, request, scale_of
+from ._spec import Layout, Options, Spec, Window, from_text, request, scale_of, with_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -182,6 +182,7 @@ def _named(error: Exception) -> Exception:
     return _core.Error(text.partition("\n")[0]) if status == "INVALID_ARGUMENT" else error
 
 
+@with_options
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
            scale: float | None = None, return_lse: bool = False, **options: Unpack[Options]) -> Any:
     """attune.attend for JAX, with gradients of q, k, v, bias, sinks and variant tensors, also through lse.
