@@ -2,13 +2,23 @@
 # every GPU from Ampere on, attention/sm90 for Hopper only, whose instructions no other GPU has, and every other .cu
 # file for Turing too. The runtime is linked statically and loads the driver dynamically, so one library file serves
 # machines with and without a GPU.
-set(ATTUNE_CUDA AUTO CACHE STRING "Build the GPU kernels: AUTO where nvcc is found, ON, OFF")
+set(ATTUNE_CUDA AUTO CACHE STRING "Build the GPU kernels: AUTO where nvcc and a GPU's driver are found, ON, OFF")
 set(ATTUNE_CUDA_ARCHS "75;80;89;90" CACHE STRING "Compute capabilities to build for")
 option(ATTUNE_CUDA_PTX "Also PTX of the newest of them, for GPUs to come" ON)
 set_property(CACHE ATTUNE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(gpu_objects "")
 
-if(NOT ATTUNE_CUDA STREQUAL "OFF" AND ATTUNE_CUDA)
+# With AUTO, a machine without a GPU does not wait for kernels that it cannot run, which take most of a build's time.
+set(attune_wants_cuda ${ATTUNE_CUDA})
+if(ATTUNE_CUDA STREQUAL "AUTO")
+  execute_process(COMMAND nvidia-smi --list-gpus RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+  if(failed AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/nvgpu AND NOT EXISTS /dev/nvhost-gpu)
+    message(STATUS "no driver of an NVIDIA GPU is here: the GPU kernels are left out; -DATTUNE_CUDA=ON builds them")
+    set(attune_wants_cuda OFF)
+  endif()
+endif()
+
+if(attune_wants_cuda)
   # 90a and CMake's own words, such as native, would cause errors elsewhere.
   if(NOT ATTUNE_CUDA_ARCHS MATCHES "^[0-9]+(;[0-9]+)*$")
     message(FATAL_ERROR

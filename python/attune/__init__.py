@@ -9,6 +9,7 @@ flash_attn; attune.transformers registers an attention for Hugging Face models; 
 from __future__ import annotations
 
 import dataclasses
+import os
 
 from . import _core
 from ._attend import attend, attend_backward, check
@@ -22,6 +23,16 @@ from ._view import View
 __version__ = version()
 __all__ = ["Blocks", "Cache", "Choice", "Error", "Module", "NsaCache", "Options", "Plan", "View", "attend",
            "attend_backward", "blocks", "check", "make", "plan", "set_threads", "threads", "version"]
+
+
+def _heed_openmp() -> None:
+    """As many threads as OMP_NUM_THREADS says, which launchers such as torchrun set for each of their processes."""
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if said.isdigit() and 0 < int(said) < threads():
+        set_threads(int(said))
+
+
+_heed_openmp()
 
 
 @dataclasses.dataclass(frozen=True)

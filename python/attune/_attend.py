@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core, _empty
 from ._arrays import empty, shape_of, stream_of
-from ._spec import Layout, Options, Request, Window, request, scale_of
+from ._spec import Layout, Options, Request, Window, request, scale_of, with_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,6 +62,7 @@ def _results(r: Request, q: Any, dim_v: int, return_lse: bool, out: Any, lse: An
     return out, lse
 
 
+@with_options
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
            scale: float | None = None, return_lse: bool = False, out: Any = None, lse: Any = None,
            stream: int | None = None, **options: Unpack[Options]) -> Any:

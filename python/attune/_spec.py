@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Callable, Literal, TypedDict
+from typing import Any, Callable, Literal, TypedDict, TypeVar
 
 from . import _core
 
@@ -38,7 +38,23 @@ _SAVED = {"nsa": (15, 16, 17), "adaptive": (10, 11, 12)}
 
 
 class Options(TypedDict, total=False):
-    """The less common options of attention. docs/python.md describes each."""
+    """The less common options of attention. docs/python.md says more.
+
+    align: where the mask begins: "bottom_right" (default), "top_left", or "absolute" with positions
+    softcap: c, for scores c tanh(score / c); applied before slopes and bias
+    slopes: ALiBi, [head] f32: -slope |i - j| is added, with i and j counted from the last query and the last key
+    bias: added to the scores, [batch, head, q, k], any axis may be 1; -inf hides a key
+    sinks: a logit per head, [head] f32, that takes weight and has no value
+    dropout, seed: the share that is dropped; two i64, seed and offset
+    cu_q, cu_k: where packed sequences begin, i32 [batch + 1]; max_q, max_k: bounds of their lengths
+    used_q, used_k, left_pad: rows in use and rows hidden at the beginning, i32 [batch]
+    page_table, cache_index: pages of keys, i32 [batch, page]; which sequences of a cache these are
+    k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved: written to the cache before the call; rotary tables
+    positions: of query 0 and key 0, i64 [batch, 2]
+    block_size, block_begin, block_column, block_begin_k, block_row_k: lists of attune.blocks
+    variant, variant_tensors: "nsa ...", "dilated ...", "adaptive ...", and their tensors by number
+    descale_q, descale_k, descale_v: for e4m3, [batch, KV head] f32
+    reproducible: "no", "run" or "batch"; precision: "full", "tf32" or "tf32x3"; backend: its name"""
 
     align: Literal["bottom_right", "top_left", "absolute"]
     softcap: float
@@ -75,6 +91,15 @@ class Options(TypedDict, total=False):
     descale_q: Any
     descale_k: Any
     descale_v: Any
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def with_options(function: _Function) -> _Function:
+    """Adds the options to a function's help."""
+    function.__doc__ = f"{function.__doc__}\n\n    {Options.__doc__}"
+    return function
 
 
 class _Lazy:
@@ -137,7 +162,7 @@ class Spec:
     def text(self) -> str:
         """The spec as text, for a compiler's graph; from_text is the inverse."""
         return json.dumps({f.name: value for f in dataclasses.fields(self)
-                           if (value := getattr(self, f.name)) != f.default})
+                           if (value := getattr(self, f.name)) != f.default}, default=bool)  # numpy.bool_
 
     @_Lazy
     def lse_axes(self) -> str:
@@ -284,9 +309,11 @@ def from_text(text: str) -> Spec:
 
 
 def _is_flag(value: Any) -> bool:
+    if not isinstance(value, (bool, int)) and type(value).__module__ != "numpy":  # not a tensor, which json cannot hold
+        return False
     try:
         return value in (False, True)  # includes numpy.bool_
-    except (TypeError, ValueError, RuntimeError):  # an array has no truth value
+    except (TypeError, ValueError):  # an array has no truth value
         return False
 
 

@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from . import _core, _empty
+from . import _core, _empty, _jax_shards
 from ._attend import lse_shape
+from ._jax_types import matched, result
 from ._saved import saved_shapes
-from ._spec import Layout, Options, Spec, Window, from_text, request, scale_of
+from ._spec import Layout, Options, Spec, Window, from_text, request, scale_of, with_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,9 +41,18 @@ def _call(spec: Spec, is_backward: bool, places: list[tuple[str, str]], numbers:
     text = "|".join((" ".join(f"{name}={value}" for name, value in fields.items()), spec.variant,
                      " ".join(f"{name}={axes}" for name, axes in places)))
     scale, softcap, dropout, max_q, max_k = numbers
-    call = jax.ffi.ffi_call(_TARGET, results, vmap_method="sequential", input_output_aliases=aliases)
-    return call(*inputs, spec=text, scale=np.float32(scale), softcap=np.float32(softcap), dropout=np.float32(dropout),
-                len_q=np.int32(max_q), len_k=np.int32(max_k))
+    attributes = dict(spec=text, scale=np.float32(scale), softcap=np.float32(softcap), dropout=np.float32(dropout),
+                      len_q=np.int32(max_q), len_k=np.int32(max_k))
+
+    def run(results: list[jax.ShapeDtypeStruct], *given: Any) -> Any:
+        given = tuple(matched(given))
+        made = [result(r.shape, r.dtype, given[0]) for r in results]
+        call = jax.ffi.ffi_call(_TARGET, made, vmap_method="sequential", input_output_aliases=aliases)
+        return call(*given, **attributes)
+
+    if _jax_shards.is_served(spec, places, inputs):
+        return _jax_shards.sharded(run, places, inputs, results)
+    return run(results, *inputs)
 
 
 def _input_places(spec: Spec) -> list[tuple[str, str]]:
@@ -166,6 +176,13 @@ def _refuse(*_: Any) -> Any:
 _append.defvjp(_refuse, _refuse)
 
 
+def _named(error: Exception) -> Exception:
+    """XLA's error as the library's, if it is one."""
+    status, _, text = str(error).partition(": ")
+    return _core.Error(text.partition("\n")[0]) if status == "INVALID_ARGUMENT" else error
+
+
+@with_options
 def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = False, window: Window | None = None,
            scale: float | None = None, return_lse: bool = False, **options: Unpack[Options]) -> Any:
     """attune.attend for JAX, with gradients of q, k, v, bias, sinks and variant tensors, also through lse.
@@ -173,6 +190,11 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     With k_new and v_new the cache is returned after the output, (out, k, v) or (out, lse, k, v). JAX arrays are
     immutable, so it is a copy, unless k and v are donated to the jitted function that calls this. An append has no
     gradient."""
+    for name in ("scale", "causal", "window", "softcap", "dropout", "max_q", "max_k"):
+        value = {"scale": scale, "causal": causal, "window": window}.get(name, options.get(name))
+        if any(isinstance(n, jax.core.Tracer) for n in (value if isinstance(value, tuple) else (value,))):
+            raise _core.Error(f"attune: {name} is traced by jax.jit, and it is part of the compiled program: give a "
+                              f"Python number, for example with jax.jit(..., static_argnames={name!r})")
     r = request(layout, causal, window, "no", options)
     if r.spec.backend:
         raise _core.Error("attune: attune.jax has no backend by name")
@@ -183,5 +205,14 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
         _empty.check(r.spec, q, k, v, r.tensors, numbers[:3], numbers[3:])
         nothing = jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
         return (nothing, jnp.full(lse_shape(layout, q.shape), -jnp.inf, jnp.float32)) if return_lse else nothing
-    out, lse, *cache = (_append if r.spec.append else _attend)(r.spec.text, numbers, q, k, v, tuple(r.tensors))
+    q, k, v, *tensors = matched((q, k, v, *r.tensors))
+    try:
+        out, lse, *cache = (_append if r.spec.append else _attend)(r.spec.text, numbers, q, k, v, tuple(tensors))
+    except jax.errors.JaxRuntimeError as error:  # of an eager call; that of a jitted one comes later
+        raise _named(error)
+    except NotImplementedError as error:
+        if "shard_map" not in str(error):
+            raise
+        raise _core.Error("attune: jax.shard_map outside of jax.jit is not served, because JAX has no symbolic zeros "
+                          "there: jax.jit the function") from error
     return (out, *((lse,) if return_lse else ()), *cache) if return_lse or cache else out

@@ -134,5 +134,19 @@ for words in 90a native 80,90 ""; do
   expect "ATTUNE_CUDA_ARCHS '$words'" "$(tr -s '\n ' '  ' < "$place/said" | grep -o "ATTUNE_CUDA_ARCHS is .*89;90")" \
     "ATTUNE_CUDA_ARCHS is '$words', and it takes numbers with semicolons: 75;80;89;90"
 done
+# ATTUNE_CUDA=AUTO tries nvcc only where a GPU's driver is. The nvcc here records that it ran, and compiles nothing.
+mkdir -p "$place/tools"
+printf '#!/bin/sh\ntouch "%s"\nexit 1\n' "$place/tried" > "$place/tools/nvcc"
+chmod +x "$place/tools/nvcc"
+auto() {  # auto SMI: configures where nvidia-smi exits with SMI
+  printf '#!/bin/sh\nexit %s\n' "$1" > "$place/tools/nvidia-smi" && chmod +x "$place/tools/nvidia-smi"
+  rm -rf "$place/tried" "$place/auto"
+  PATH=$place/tools:$PATH CUDACXX=$place/tools/nvcc cmake -S . -B "$place/auto" -G Ninja -DATTUNE_TOOL=OFF \
+    -DATTUNE_TESTS=OFF -DATTUNE_PYTHON=OFF > "$place/said" 2>&1
+  [ -e "$place/tried" ] && echo tried || grep -o "no driver of an NVIDIA GPU is here" "$place/said"
+}
+expect "AUTO with a driver" "$(auto 0)" tried
+[ -e /dev/nvidiactl ] || [ -e /dev/nvgpu ] || [ -e /dev/nvhost-gpu ] ||
+  expect "AUTO without a driver" "$(auto 9)" "no driver of an NVIDIA GPU is here"
 echo "$failures failures"
 [ $failures = 0 ]

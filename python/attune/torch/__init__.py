@@ -9,5 +9,6 @@ from ._attend import attend
 from ._module import Module
 from ._route import install, installed, uninstall
 from ._sdpa import counters, scaled_dot_product_attention
+from . import _flops  # after the operators that it counts
 
 __all__ = ["Module", "attend", "counters", "install", "installed", "scaled_dot_product_attention", "uninstall"]

@@ -10,7 +10,7 @@ import torch.autograd.forward_ad as _dual
 from torch import Tensor
 
 from .. import _core
-from .._spec import WARN, Layout, Options, Spec, Window, request, scale_of, spec as plain_spec
+from .._spec import WARN, Layout, Options, Spec, Window, request, scale_of, spec as plain_spec, with_options
 from . import _ops
 from ._limits import check_tensors, once, refuse_layouts, refuse_unseen
 
@@ -184,6 +184,7 @@ def _copies_of_negated(spec: Spec, tensors: Sequence[Tensor | None]) -> list[Ten
     return _ops.as_read(tensors)
 
 
+@with_options
 def attend(q: Tensor, k: Tensor, v: Tensor, *, layout: Layout = "bshd", causal: bool = False,
            window: Window | None = None, scale: float | None = None, return_lse: bool = False,
            **options: Unpack[Options]) -> Any:
