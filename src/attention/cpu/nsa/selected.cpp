@@ -226,8 +226,8 @@ class Task {
     }
   }
 
-  // o += P V for n keys, of which every row sees the first `least`, and row r the first until[r]. If a later row of v is
-  // not finite (finite.h), these are added one by one.
+  // o += P V for n keys, of which every row sees the first `least`, and row r the first until[r]. If a later row of v
+  // is not finite (finite.h), these are added one by one.
   void accumulate(const CpuKernels& m, const Keys& keys, int n, int least, int count, const int* until,
                   const float* ref, float* o) {
     const int last = std::min(n, keys.count);

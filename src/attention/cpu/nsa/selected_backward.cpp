@@ -5,7 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "attention/cpu/large_logits.h"
+#include "attention/cpu/finite.h"
+#include "attention/cpu/gradients.h"
 #include "attention/cpu/nsa/selected.h"
 
 namespace attune {
@@ -13,10 +14,11 @@ namespace {
 
 using namespace cpu;
 
-alignas(64) constexpr char kZeroRow[256 * sizeof(float)] = {};  // for any dtype
-
 // Rows are [batch][KV head][query][head of the group].
-struct RowState { float *lse, *delta; };  // base 2, lse +inf if a row sees no key
+struct RowsOfGroups {
+  float *lse, *delta;  // base 2, lse +inf if a row sees no key
+  bool* infinite;      // q or d_out, or what follows from them, is not finite
+};
 
 struct Queries { std::byte *q_k, *q_v, *do_k, *do_v; };  // operands for S, dK, dP, dV
 
@@ -28,6 +30,7 @@ struct Scratch {
   float *lse, *delta, *row;
   const void **rows, **more;
   int* mine;  // rows of the query tile: token * heads + head, in the group
+  bool* left_out;  // keys of the tile that are not finite
   Choosers choosers;
 };
 
@@ -58,6 +61,7 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& n
   x.p = operand(tq * rows), x.ds = operand(tq * rows), x.ds_t = operand(tq * tk);
   x.lse = ws.take<float>(tq), x.delta = ws.take<float>(tq), x.row = ws.take<float>(rows * std::max(dim_qk, dim_v));
   x.rows = ws.take<const void*>(std::max(tk, tq)), x.more = ws.take<const void*>(tq), x.mine = ws.take<int>(tq);
+  x.left_out = ws.take<bool>(tk);
   x.choosers = Choosers::carve(ws, p.len_q, blocks_of(p, nsa), nsa.n);
   return x;
 }
@@ -70,13 +74,14 @@ float* carve_dq(Workspace& ws, const Plan& plan, const CpuKernels& m) {
                         size_t(width_of_dq(p, m)));
 }
 
-RowState carve_rows(Workspace& ws, const Problem& p) {
+RowsOfGroups carve_rows_of_groups(Workspace& ws, const Problem& p) {
   const size_t rows = size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q);
-  return {ws.take<float>(rows), ws.take<float>(rows)};
+  return {ws.take<float>(rows), ws.take<float>(rows), ws.take<bool>(rows)};
 }
 
 // Computes lse and delta of the rows of token i.
-void prepare(const Problem& p, const Args& a, const RowsAs& io, const RowState& to, const Unit& u, int i) {
+void prepare_token(const Problem& p, const Args& a, const CpuKernels& m, const RowsAs& io, const RowsOfGroups& to,
+                   const Unit& u, int i) {
   const int64_t at = u.seq.q_first + i;
   float out[256], d_out[256];
   for (int r = i * u.group; r < (i + 1) * u.group; ++r) {
@@ -86,7 +91,11 @@ void prepare(const Problem& p, const Args& a, const RowsAs& io, const RowState& 
     io.read(u.address(Role::d_out, r), p.dim_v, d_out);
     const float lse = *a.row<const float>(Role::lse, u.seq.q_batch, at, h);
     const float d_lse = a.given(Role::d_lse) ? *a.row<const float>(Role::d_lse, u.seq.q_batch, at, h) : 0.f;
-    to.delta[row] = lse == -INFINITY ? 0.f : dot_rows(out, d_out, p.dim_v) - d_lse;
+    const float delta = dot_rows(out, d_out, p.dim_v) - d_lse;
+    const void* q = u.address(Role::q, r);
+    // An element of d_out that is not finite makes delta so: times 0 it is NaN.
+    to.infinite[row] = !std::isfinite(delta) || !(lse < INFINITY) || !m.finite(&q, 1, p.dim_qk);
+    to.delta[row] = lse == -INFINITY ? 0.f : delta;
     to.lse[row] = lse_of_weights(lse);
   }
 }
@@ -94,7 +103,7 @@ void prepare(const Problem& p, const Args& a, const RowsAs& io, const RowState& 
 // One group of one sequence, for key blocks [first, last).
 class Task {
  public:
-  Task(const Plan& plan, const Args& a, const CpuKernels& m, const Nsa& nsa, const Scratch& x, const RowState& rows,
+  Task(const Plan& plan, const Args& a, const CpuKernels& m, const Nsa& nsa, const Scratch& x, const RowsOfGroups& rows,
        const Unit& unit, float* dq)
       : plan_(plan), p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), rows_(rows), u_(unit), sum_(dq),
         grad_(p_.dtype.grad, plan.device), own_(own_rows(p_, m)), token_(token_panels(m, unit.group)),
@@ -118,17 +127,8 @@ class Task {
   void key_tile(int block, Rows keys) {
     const int count = keys.last - keys.first;
     const Panels of_keys = panels(count);
-    for (const Role role : {Role::k, Role::v}) {
-      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, pitch = role == Role::k ? dim_qk_ : dim_v_;
-      const float scale = role == Role::k && m_.scale_in_q ? scale_ * kLog2e : 1.f;
-      gather_keys(u_, role, keys.first, count, x_.rows);
-      for (int n = 0; n < of_keys.count(); ++n) {
-        const int first = of_keys.first(n), rows = clamp(count - first, 0, of_keys[n].rows);
-        of_keys[n].pack_q(x_.rows + first, rows, dim, scale,
-                          at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * pitch));
-      }
-      if (role == Role::k) m_.pack_v(x_.rows, count, dim, x_.k_v, plan_.tile_k);
-    }
+    searched_ = false;
+    pack_keys(keys, of_keys, false);
     std::fill_n(x_.dk, int64_t(of_keys.rows()) * dim_qk_, 0.f);
     std::fill_n(x_.dv, int64_t(of_keys.rows()) * dim_v_, 0.f);
     const int rows = x_.choosers.count(block - first_) * u_.group;
@@ -137,6 +137,59 @@ class Task {
     store_keys(Role::dk, keys, of_keys, x_.dk, p_.dim_qk, dim_qk_, scale_);
     store_keys(Role::dv, keys, of_keys, x_.dv, p_.dim_v, dim_v_, 1.f);
   }
+
+  // Packs the key tile, `leaves_out`: without rows that are not finite.
+  void pack_keys(Rows keys, const Panels& of_keys, bool leaves_out) {
+    const int count = keys.last - keys.first;
+    leaves_out_ = leaves_out;
+    for (const Role role : {Role::k, Role::v}) {
+      const int dim = role == Role::k ? p_.dim_qk : p_.dim_v, pitch = role == Role::k ? dim_qk_ : dim_v_;
+      const float scale = role == Role::k && m_.scale_in_q ? scale_ * kLog2e : 1.f;
+      gather_keys(u_, role, keys.first, count, x_.rows);
+      for (int j = 0; leaves_out && j < count; ++j)
+        if (x_.left_out[j]) x_.rows[j] = kZeroRow;
+      for (int n = 0; n < of_keys.count(); ++n) {
+        const int first = of_keys.first(n), rows = clamp(count - first, 0, of_keys[n].rows);
+        of_keys[n].pack_q(x_.rows + first, rows, dim, scale,
+                          at(role == Role::k ? x_.k_q : x_.v_q, m_, int64_t(first) * pitch));
+      }
+      if (role == Role::k) m_.pack_v(x_.rows, count, dim, x_.k_v, plan_.tile_k);
+    }
+  }
+
+  // True if a row of the tile precedes one of the keys, and a row of either is not finite (finite.h).
+  bool must_leave_out(int block, Rows keys, int row, int count) {
+    bool hidden = false, found = false;
+    each_row(block, row, count, [&](int, int token, int head) {
+      const int64_t at = first_row() + token * u_.group + head;
+      hidden |= u_.seq.band.q_position(token) + 1 < keys.last || rows_.lse[at] == INFINITY;
+      found |= rows_.infinite[at];
+    });
+    if (!hidden) return false;
+    if (!searched_) some_left_out_ = mark_keys(p_, m_, u_, keys, x_.rows, x_.left_out);
+    searched_ = true;
+    return found || some_left_out_;
+  }
+  // Adds the visible pairs of rows that were left out.
+  [[gnu::cold, gnu::noinline]] void add_left_out(Rows keys, const Panels& of_keys, int count) {
+    PairRows x;
+    for (int q = 0; q < count; ++q) {
+      const int token = x_.mine[q] / u_.group, h = x_.mine[q] % u_.group;
+      const int64_t at = first_row() + x_.mine[q];
+      if (rows_.lse[at] == INFINITY) continue;
+      const General score(p_, a_, u_.seq, u_.b, u_.head_q + h);
+      x.read(p_, m_, address(Role::q, token, h), address(Role::d_out, token, h));
+      for (int j = keys.first; j < keys.last && j <= position(q); ++j) {
+        if (!rows_.infinite[at] && !x_.left_out[j - keys.first]) continue;
+        const PairRows::Weights w = x.pair(u_, score, token, j, rows_.lse[at], rows_.delta[at]);
+        add_to_panels(of_keys, j - keys.first, x.scaled(x.d_out, w.p), dim_v_, x_.dv);
+        add_to_panels(of_keys, j - keys.first, x.scaled(x.q, w.ds), dim_qk_, x_.dk);
+        if (own_) add_to_panels(token_, h, x.scaled(x.k, w.ds), dim_qk_, sum_ + int64_t(x_.mine[q] - h) * dim_qk_);
+        else add_scaled(x.k, w.ds * scale_, p_.dim_qk, sum_ + int64_t(x_.mine[q]) * p_.dim_qk);
+      }
+    }
+  }
+  int64_t first_row() const { return (int64_t(u_.b) * p_.heads_kv + u_.head_kv) * rows_of_set(p_); }
 
   // Calls f(q, token, head of the group) for rows row + q of a block's choosers.
   template <class F>
@@ -153,11 +206,13 @@ class Task {
 
   // Packs rows of a block's choosers as a query tile of n rows; those beyond `count` are 0.
   void pack_queries(int block, int row, int count, int n) {
-    const int64_t set = (int64_t(u_.b) * p_.heads_kv + u_.head_kv) * rows_of_set(p_);
+    const int64_t set = first_row();
     each_row(block, row, count, [&](int q, int token, int head) {
       x_.mine[q] = token * u_.group + head;
       x_.rows[q] = address(Role::q, token, head), x_.more[q] = address(Role::d_out, token, head);
       x_.lse[q] = rows_.lse[set + x_.mine[q]], x_.delta[q] = rows_.delta[set + x_.mine[q]];
+      if (leaves_out_ && rows_.infinite[set + x_.mine[q]])
+        x_.rows[q] = x_.more[q] = kZeroRow, x_.lse[q] = INFINITY, x_.delta[q] = 0.f;
     });
     for (int q = count; q < n; ++q)
       x_.rows[q] = x_.more[q] = kZeroRow, x_.lse[q] = INFINITY, x_.delta[q] = 0.f;
@@ -171,6 +226,8 @@ class Task {
   void query_tile(int block, Rows keys, const Panels& of_keys, int row, int count) {
     const Panels of_queries = panels(count);
     const int n = int(round_up(of_queries.rows(), m_.keys)), all = of_keys.count();
+    const bool leaves_out = must_leave_out(block, keys, row, count);
+    if (leaves_out != leaves_out_) pack_keys(keys, of_keys, leaves_out);
     pack_queries(block, row, count, n);
     int before = 0;  // queries before the panel's first key
     for (int panel = 0; panel < all; ++panel) {
@@ -187,7 +244,7 @@ class Task {
                x_.s, top);
       m.scores(at(x_.v_q, m, int64_t(first) * dim_v_), at(x_.tile.do_k, m, int64_t(from) * dim_v_), seen, dim_v_,
                x_.dp, top);
-      hide({keys.first + first, keys.first + last}, m, {from, count}, before, seen);
+      hide({keys.first + first, keys.first + last}, keys.first, m, {from, count}, before, seen);
       gradients(m, large_logits_, x_.s, x_.dp, seen, scale_ * kLog2e, x_.lse + from, x_.delta + from, x_.p, x_.ds);
       if (a_.given(Role::dv))
         m.accumulate(x_.p, x_.tile.do_v, plan_.tile_q, from, seen, dim_v_, x_.dv + int64_t(first) * dim_v_);
@@ -196,6 +253,7 @@ class Task {
       if (a_.given(Role::dq)) exchange_all(of_queries, m, {from, n}, count, first);
     }
     if (a_.given(Role::dq)) add_dq(keys, of_queries, count);
+    if (leaves_out_) add_left_out(keys, of_keys, count);
   }
 
   // Returns the number of rows of the tile before a key, at least `least`. Tokens ascend, so these rows come first.
@@ -261,13 +319,14 @@ class Task {
   }
 
   // Masks queries before a key of a panel in x_.s, which begins with query of.first; `least` queries precede all keys.
-  void hide(Rows keys, const CpuKernels& m, Rows of, int least, int n) {
+  void hide(Rows keys, int of_tile, const CpuKernels& m, Rows of, int least, int n) {
     int from[kSelectedMaxRows], until[kSelectedMaxRows];
     bool partial = keys.last - keys.first < m.rows;
     for (int r = 0; r < m.rows; ++r) {
       const bool real = keys.first + r < keys.last;
       if (real) least = first_query(keys.first + r, least, of.last);
-      from[r] = real ? least - of.first : n, until[r] = real ? of.last - of.first : 0;
+      const bool there = real && !(leaves_out_ && x_.left_out[keys.first - of_tile + r]);
+      from[r] = there ? least - of.first : n, until[r] = there ? of.last - of.first : 0;
       partial |= from[r] > 0;
     }
     float top[kSelectedMaxRows];
@@ -323,11 +382,13 @@ class Task {
   const CpuKernels& m_;
   const Nsa& nsa_;
   const Scratch& x_;
-  const RowState& rows_;
+  const RowsOfGroups& rows_;
   const Unit& u_;
   float* sum_;
   const RowsAs grad_;
   const bool own_;
+  bool searched_ = false, some_left_out_ = false;  // x_.left_out is filled; it has a key
+  bool leaves_out_ = false;                        // the key tile is packed without them
   bool large_logits_ = false;  // some row of the query tile has a large log-sum-exp
   const Panels token_;         // panels of a token's rows, if they are its own
   const int dim_qk_, dim_v_;
@@ -360,7 +421,7 @@ Status shape(Plan& plan, const Planner&) {
   if (sets < plan.device.units && p.reproducible != Reproducible::batch)
     plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, blocks_of(p, nsa)));
   Workspace count;
-  carve_rows(count, p), carve_dq(count, plan, m);
+  carve_rows_of_groups(count, p), carve_dq(count, plan, m);
   for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m, nsa);
   plan.workspace_bytes = count.used;
   return Status::good();
@@ -370,7 +431,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const Nsa nsa = nsa_of(p);
   const CpuKernels& m = kernels_of(p, plan.device);
-  const RowState rows = carve_rows(ws, p);
+  const RowsOfGroups rows = carve_rows_of_groups(ws, p);
   float* const sums = carve_dq(ws, plan, m);
   const bool own = own_rows(p, m);
   const int units = plan.device.units, heads = group(p);
@@ -383,7 +444,7 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const int64_t most = longest(p, a).q;  // lengths in a problem are only bounds
   each_task(of_split * most, units, [&](int, int64_t n) {
     const Unit unit = unit_of(n / most / p.heads_kv, n / most % p.heads_kv);
-    if (n % most < unit.seq.len_q) prepare(p, a, out, rows, unit, int(n % most));
+    if (n % most < unit.seq.len_q) prepare_token(p, a, m, out, rows, unit, int(n % most));
   });
   for (const Role r : {Role::dk, Role::dv})
     if (a.given(r)) clear(a[r], units);
