@@ -87,8 +87,8 @@ struct Seals {
     if (last.r.closes ? rows.size() != planned : rows.size() > planned)
       last.wrong("dropped-record", "its run planned ", planned, " rows, and ", rows.size(), " are here");
     else if (!last.r.closes && !continued.contains(last.r.seal))
-      last.caution("unfinished-run", "the end of its run is missing: ", rows.size(), " of ", planned,
-                   " planned rows are here");
+      last.caution("unfinished-run", "its run was interrupted, or the end of the file is missing: ", rows.size(),
+                   " of ", planned, " planned rows are here");
   }
 };
 

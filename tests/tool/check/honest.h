@@ -1,6 +1,7 @@
 // Honest records, as `bench` writes them, to be forged: a row, a run of several rows, and what verify says of them.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
