@@ -28,28 +28,23 @@ struct Asked {
   int most_entries = INT32_MAX;
 };
 
-template <class C>
-struct Call {
-  using T = typename C::T;
+// Attention in double with its gradients. Not a template: every kernel would compile it again.
+struct Solution {
   static constexpr int kMore = 8;  // extra columns behind each head, never read or written
   const Asked w;
-  const int pitch = w.dim + kMore, tiles = int(ceil_div(w.keys, C::kTileK));
-  const int padded = int(round_up(C::kTransposed ? w.rows + C::kTileQ : w.rows, 128));
+  const int tile_k, pitch = w.dim + kMore, tiles = int(ceil_div(w.keys, tile_k)), padded;
   const double scale = 1 / std::sqrt(double(w.dim));
   const int ready = w.ready ? w.ready : w.batch * w.heads;
-  std::vector<T> q, d_out, k, v, dk, dv, out;
-  std::vector<float> lse, d_lse;             // [batch][head][row], padded between heads; [batch][row][head]
-  std::vector<double> want_dq, want_dk, want_dv;
-  std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
-  std::vector<float4> split_sums;            // of head splits
-  std::vector<int> tickets;
+  std::vector<float> lse, d_lse;  // [batch][head][row], padded between heads; [batch][row][head]
+  std::vector<double> want_out, want_dq, want_dk, want_dv;
   const Band band = band_of(w.mask, w.rows, w.keys, 0, 0);
   std::vector<int32_t> list_begin, list_row;  // [batch][head][key blocks + 1]; query blocks
-  std::vector<KeyTile> table;                 // of one KV head
 
+  Solution(const Asked& asked, int a_tile_k, int a_padded) : w(asked), tile_k(a_tile_k), padded(a_padded) {}
+  int line() const { return w.rows + 5; }  // row pitch of lse
   bool is_listed(int b, int h, int i, int j) const {
     if (w.block_q == 0) return true;
-    const int32_t* const begin = list_begin.data() + (b * w.heads + h) * (tiles + 1) + j / C::kTileK;
+    const int32_t* const begin = list_begin.data() + (b * w.heads + h) * (tiles + 1) + j / tile_k;
     return std::count(list_row.begin() + begin[0], list_row.begin() + begin[1], i / w.block_q) > 0;
   }
   bool visible(int b, int h, int i, int j) const { return band.visible(i, j) && is_listed(b, h, i, j); }
@@ -66,18 +61,90 @@ struct Call {
       list_begin.push_back(int32_t(list_row.size()));
     }
   }
-
   size_t place(int batch, int row, int head, int rows, int heads) const {
     const int at = w.bhsd ? head * rows + row : row * heads + head;
     return size_t(batch * rows * heads + at) * size_t(pitch);
   }
+  // out has the opposite axis order to the other tensors.
+  size_t place_of_out(int batch, int row, int head) const {
+    const int at = w.bhsd ? row * w.heads + head : head * w.rows + row;
+    return size_t(batch * w.rows * w.heads + at) * size_t(pitch);
+  }
+  double dot(const double* x, const double* y) const {
+    double sum = 0;
+    for (int d = 0; d < w.dim; ++d) sum += x[d] * y[d];
+    return sum;
+  }
+  // Adds factor * x to `sum`.
+  void add(double* sum, double factor, const double* x) const {
+    for (int d = 0; d < w.dim; ++d) sum[d] += factor * x[d];
+  }
+  // The log-sum-exp in base 2 and the delta of a row; {INFINITY, 0} if it sees no key.
+  struct Stats { float lse2 = INFINITY, delta = 0; };
+  Stats differentiate(const std::vector<double>& q, const std::vector<double>& d_out, const std::vector<double>& k,
+                      const std::vector<double>& v, int b, int h, int i) {
+    const int head = h / (w.heads / w.heads_kv);
+    const size_t row = place(b, i, h, w.rows, w.heads);
+    std::vector<double> p(size_t(w.keys)), dp(p.size()), mean(size_t(w.dim));
+    std::vector<int> seen;
+    double sum = 0, delta = 0, most = -INFINITY;
+    for (int j = 0; j < w.keys; ++j) {
+      if (!visible(b, h, i, j)) continue;
+      seen.push_back(j);
+      p[size_t(j)] = dot(&q[row], &k[place(b, j, head, w.keys, w.heads_kv)]) * scale;
+      most = std::max(most, p[size_t(j)]);
+    }
+    for (const int j : seen) {
+      const size_t key = place(b, j, head, w.keys, w.heads_kv);
+      p[size_t(j)] = std::exp(p[size_t(j)] - most), dp[size_t(j)] = dot(&d_out[row], &v[key]);
+      sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
+      add(mean.data(), p[size_t(j)], &v[key]);
+    }
+    for (size_t d = 0; d < mean.size(); ++d) want_out[place_of_out(b, i, h) + d] = sum ? mean[d] / sum : 0;
+    lse[size_t((b * w.heads + h) * line() + i)] = sum ? float(most + std::log(sum)) : -INFINITY;
+    if (sum == 0) return {};
+    delta = delta / sum - double(d_lse[size_t((b * w.rows + i) * w.heads + h)]);
+    for (const int j : seen) {
+      const size_t key = place(b, j, head, w.keys, w.heads_kv);
+      const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
+      add(&want_dq[row], ds, &k[key]), add(&want_dk[key], ds, &q[row]), add(&want_dv[key], weight, &d_out[row]);
+    }
+    return {float((most + std::log(sum)) / std::log(2.)), float(delta)};
+  }
+  // Error relative to the norm of `wanted`; infinite if a column behind a head was written.
+  double error(const std::vector<double>& wanted, const std::vector<float>& got) const {
+    double off = 0, size = 0;
+    for (size_t n = 0; n < wanted.size(); ++n) {
+      const double e = double(got[n]) - wanted[n];
+      if (int(n % size_t(pitch)) < w.dim) off += e == e ? e * e : INFINITY, size += wanted[n] * wanted[n];
+      else if (got[n] != 7.f) off = INFINITY;
+    }
+    return off == 0 ? 0 : std::sqrt(off / size);
+  }
+};
+
+template <class C>
+struct Call : Solution {
+  using T = typename C::T;
+  std::vector<T> q, d_out, k, v, dk, dv, out;
+  std::vector<float> stats, sums;            // log-sum-exps and deltas; dQ
+  std::vector<float4> split_sums;            // of head splits
+  std::vector<int> tickets;
+  std::vector<KeyTile> table;                 // of one KV head
+
   std::vector<T> filled(int rows, int heads, std::mt19937& random) const {
     std::normal_distribution<float> normal;
     std::vector<T> t(size_t(w.batch) * size_t(rows) * size_t(heads) * size_t(pitch));
     for (size_t n = 0; n < t.size(); ++n) t[n] = int(n % size_t(pitch)) < w.dim ? T(normal(random)) : T(NAN);
     return t;
   }
-  Call(const Asked& asked, unsigned seed) : w(asked) {
+  static std::vector<double> doubles(const std::vector<T>& t) {
+    std::vector<double> all(t.size());
+    for (size_t n = 0; n < t.size(); ++n) all[n] = double(float(t[n]));
+    return all;
+  }
+  Call(const Asked& asked, unsigned seed)
+      : Solution(asked, C::kTileK, int(round_up(C::kTransposed ? asked.rows + C::kTileQ : asked.rows, 128))) {
     std::mt19937 random(seed);
     q = filled(w.rows, w.heads, random), d_out = filled(w.rows, w.heads, random);
     k = filled(w.keys, w.heads_kv, random), v = filled(w.keys, w.heads_kv, random);
@@ -89,7 +156,7 @@ struct Call {
     std::normal_distribution<float> normal;
     for (float& x : d_lse) x = w.late == Asked::d_lse ? normal(random) : 0.f;
     dk.assign(k.size(), T(7.f)), dv = dk;
-    want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
+    want_out.resize(q.size()), want_dq.resize(q.size()), want_dk.resize(k.size()), want_dv.resize(k.size());
     const size_t all = size_t(w.batch * w.heads * padded);
     stats.resize(2 * all), sums.resize(all * C::kDqPitch), tickets.resize(1 + all / kTicketRows);
     split_sums.assign(size_t(sums_offset(C::kDim, int64_t(w.batch) * w.heads_kv * w.head_splits * tiles, 0, false)),
@@ -100,11 +167,24 @@ struct Call {
     std::fill(sums.begin() + long(late * C::kDqPitch), sums.end(), NAN);
     if (C::kDeterministic && every_query_sees(key_tile_of({.len_q = w.rows, .len_k = w.keys, .band = band}, 0)))
       std::fill(sums.begin(), sums.end(), NAN);  // and dQ is not cleared either
+    solve();
+  }
+  void solve() {
+    const std::vector<double> real_q = doubles(q), real_k = doubles(k), real_v = doubles(v);
+    const std::vector<double> real_d_out = doubles(d_out);
     for (int b = 0; b < w.batch; ++b)
       for (int h = 0; h < w.heads; ++h)
-        for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
+        for (int i = 0; i < w.rows; ++i) {
+          const Stats of_row = differentiate(real_q, real_d_out, real_k, real_v, b, h, i);
+          for (int d = 0; d < w.dim; ++d) {
+            const size_t at = place_of_out(b, i, h) + size_t(d);
+            out[at] = T(float(want_out[at]));
+          }
+          const size_t number = size_t((b * w.heads + h) * padded + i);
+          if (of_row.lse2 < INFINITY && b * w.heads + h < ready)
+            stats[stat(number, 0)] = of_row.lse2, stats[stat(number, 1)] = of_row.delta;
+        }
   }
-  int line() const { return w.rows + 5; }  // row pitch of lse
   void enlarge(std::vector<T>& t, int rows, int head) const {
     for (int i = 0; i < rows; ++i)
       for (int d = 0; d < w.dim; ++d) {
@@ -112,48 +192,9 @@ struct Call {
         x = T(float(x) * 0x1p13f);
       }
   }
-  // out has the opposite axis order to the other tensors.
-  size_t place_of_out(int batch, int row, int head) const {
-    const int at = w.bhsd ? row * w.heads + head : head * w.rows + row;
-    return size_t(batch * w.rows * w.heads + at) * size_t(pitch);
-  }
   // Index of a row's log-sum-exp or delta.
   static size_t stat(size_t row, size_t which) {
     return C::kTransposed ? row / 2 * 4 + which * 2 + row % 2 : row * 2 + which;
-  }
-  double dot(const std::vector<T>& x, size_t at, const std::vector<T>& y, size_t from) const {
-    double sum = 0;
-    for (size_t d = 0; d < size_t(w.dim); ++d) sum += double(float(x[at + d])) * double(float(y[from + d]));
-    return sum;
-  }
-  void differentiate(int b, int h, int i) {
-    const int head = h / (w.heads / w.heads_kv);
-    const size_t row = place(b, i, h, w.rows, w.heads), number = size_t((b * w.heads + h) * padded + i);
-    std::vector<double> p(size_t(w.keys)), dp(p.size()), mean(size_t(w.dim));
-    double sum = 0, delta = 0, most = -INFINITY;
-    for (int j = 0; j < w.keys; ++j)
-      if (visible(b, h, i, j)) most = std::max(most, dot(q, row, k, place(b, j, head, w.keys, w.heads_kv)) * scale);
-    for (int j = 0; j < w.keys; ++j) {
-      if (!visible(b, h, i, j)) continue;
-      const size_t key = place(b, j, head, w.keys, w.heads_kv);
-      p[size_t(j)] = std::exp(dot(q, row, k, key) * scale - most), dp[size_t(j)] = dot(d_out, row, v, key);
-      sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
-      for (size_t d = 0; d < mean.size(); ++d) mean[d] += p[size_t(j)] * double(float(v[key + d]));
-    }
-    for (size_t d = 0; d < mean.size(); ++d) out[place_of_out(b, i, h) + d] = T(float(sum ? mean[d] / sum : 0));
-    lse[size_t((b * w.heads + h) * line() + i)] = sum ? float(most + std::log(sum)) : -INFINITY;
-    if (sum == 0) return;
-    delta = delta / sum - double(d_lse[size_t((b * w.rows + i) * w.heads + h)]);
-    if (b * w.heads + h < ready)
-      stats[stat(number, 0)] = float((most + std::log(sum)) / std::log(2.)), stats[stat(number, 1)] = float(delta);
-    for (int j = 0; j < w.keys; ++j) {
-      const size_t key = place(b, j, head, w.keys, w.heads_kv);
-      const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
-      for (size_t d = 0; d < size_t(w.dim); ++d) {
-        want_dq[row + d] += ds * double(float(k[key + d])), want_dk[key + d] += ds * double(float(q[row + d]));
-        want_dv[key + d] += weight * double(float(d_out[row + d]));
-      }
-    }
   }
   // Deterministic CTAs wait for the CTAs before them, which own the keys behind theirs.
   void make_table() {
@@ -242,18 +283,8 @@ struct Call {
                               .scale = float(scale), .dk = tensor(dk), .dv = tensor(dv)};
     return emulated::launch(combine_blocks(y, w.batch), kSplitWarps * 32, seed, [&] { combine_dkdv_kernel<T>(y); });
   }
-  // Error relative to the norm of `wanted`; infinite if a column behind a head was written.
-  double error(const std::vector<double>& wanted, const std::function<float(size_t)>& got) const {
-    double off = 0, size = 0;
-    for (size_t n = 0; n < wanted.size(); ++n) {
-      const double e = double(got(n)) - wanted[n];
-      if (int(n % size_t(pitch)) < w.dim) off += e == e ? e * e : INFINITY, size += wanted[n] * wanted[n];
-      else if (got(n) != 7.f) off = INFINITY;
-    }
-    return off == 0 ? 0 : std::sqrt(off / size);
-  }
   double error_of_keys(const std::vector<double>& wanted, const std::vector<T>& got) const {
-    return error(wanted, [&](size_t n) { return float(got[n]); });
+    return error(wanted, std::vector<float>(got.begin(), got.end()));
   }
   // Index of element (i, d) among the dQ sums of a head: fragments of 16 x 8, or of 8 x 16 if transposed.
   size_t sum_of(int i, int d) const {
@@ -270,7 +301,7 @@ struct Call {
             const size_t head = size_t((b * w.heads + h) * padded) * C::kDqPitch;
             dq[place(b, i, h, w.rows, w.heads) + size_t(d)] = sums[head + sum_of(i, d)] * float(scale);
           }
-    return error(want_dq, [&](size_t n) { return dq[n]; });
+    return error(want_dq, dq);
   }
 };
 
