@@ -7,18 +7,21 @@ foreach(source blocks.cpp cache.cpp module.cpp memory.c misuse.c nsa_cache.cpp r
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests C_STANDARD 11
     C_STANDARD_REQUIRED ON)
   target_link_libraries(${name} PRIVATE attune_shared m)
+  target_compile_options(${name} PRIVATE ${test_level})
   add_test(NAME ${name} COMMAND ${name})
   list(APPEND all_tests ${name})
 endforeach()
 
 # Replays the inputs that the fuzzers found, without a fuzzer; see fuzz/CMakeLists.txt.
+add_library(fuzz_replay OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/replay.cpp)
+target_compile_options(fuzz_replay PRIVATE ${test_level})
 foreach(target problem_line tuned_file capi safetensors)
   set(name fuzz_${target}_replay)
-  add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp
-    ${PROJECT_SOURCE_DIR}/fuzz/replay.cpp)
+  add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp)
+  target_compile_options(${name} PRIVATE ${test_level})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE attune_inside)
+  target_link_libraries(${name} PRIVATE attune_inside fuzz_replay)
   add_test(NAME ${name} COMMAND ${name} ${PROJECT_SOURCE_DIR}/fuzz/corpus/${target})
   list(APPEND all_tests ${name})
 endforeach()

@@ -24,7 +24,11 @@ struct Rows {
     for (size_t n = 0; random && n < x.size(); ++n) x[n] = int(n) % (dim + kMore) < dim ? T(normal(*random)) : T(NAN);
   }
   size_t at(int b, int row, int head) const { return size_t(((b * rows + row) * heads + head) * (dim + kMore)); }
-  double get(int b, int row, int head, int d) const { return double(float(x[at(b, row, head) + size_t(d)])); }
+  std::vector<double> doubles() const {
+    std::vector<double> all(x.size());
+    for (size_t n = 0; n < x.size(); ++n) all[n] = double(float(x[n]));
+    return all;
+  }
   CUtensorMap map(int box) {
     return {.data = reinterpret_cast<char*>(x.data()), .row = int64_t(at(0, 1, 0)), .head = int64_t(at(0, 0, 1)),
             .batch = int64_t(at(1, 0, 0)), .columns = dim, .rows = rows, .heads = heads, .batches = batch, .box = box};
@@ -68,9 +72,7 @@ struct TwoKernelProblem {
     want_dq.resize(q.x.size()), want_dk.resize(k.x.size()), want_dv.resize(v.x.size());
     stats.assign(size_t(w.batch * w.heads * padded), float2{INFINITY, 0});
     if (blocks.q) make_list();
-    for (int b = 0; b < w.batch; ++b)
-      for (int h = 0; h < w.heads; ++h)
-        for (int i = 0; i < w.rows; ++i) differentiate(b, h, i);
+    solve();
   }
   int row_blocks() const { return int(ceil_div(w.rows, blocks.q)); }
   int key_blocks() const { return int(ceil_div(w.keys, blocks.k)); }
@@ -97,31 +99,42 @@ struct TwoKernelProblem {
     const int32_t* const of_head = begin.data() + (b * w.heads + h) * (row_blocks() + 1);
     return BlockList{blocks, of_head, column.data()}.find(i / blocks.q, j / blocks.k) >= 0;
   }
-  double dot(const Rows<T>& a, const Rows<T>& c, int batch, int i, int h, int j, int head) const {
+  static double dot(const double* x, const double* y, int dim) {
     double sum = 0;
-    for (int d = 0; d < a.dim; ++d) sum += a.get(batch, i, h, d) * c.get(batch, j, head, d);
+    for (int d = 0; d < dim; ++d) sum += x[d] * y[d];
     return sum;
   }
-  void differentiate(int b, int h, int i) {
-    const int head = h / group;
+  // Adds factor * x to `sum`.
+  static void add(double* sum, double factor, const double* x, int dim) {
+    for (int d = 0; d < dim; ++d) sum[d] += factor * x[d];
+  }
+  void solve() {
+    const std::vector<double> all_q = q.doubles(), all_k = k.doubles(), all_v = v.doubles(), all_do = d_out.doubles();
     std::vector<double> p(size_t(w.keys)), dp(p.size());
-    double sum = 0, delta = 0;
-    for (int j = 0; j < w.keys; ++j) {
-      if (!visible(b, h, i, j)) continue;
-      p[size_t(j)] = std::exp(dot(q, k, b, i, h, j, head) * scale), dp[size_t(j)] = dot(d_out, v, b, i, h, j, head);
-      sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
-    }
-    if (sum == 0) return;
-    delta /= sum;
-    stats[size_t((b * w.heads + h) * padded + i)] = {float(std::log2(sum)), float(delta)};
-    for (int j = 0; j < w.keys; ++j) {
-      const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
-      for (int d = 0; d < w.dim_qk; ++d) {
-        want_dq[q.at(b, i, h) + size_t(d)] += ds * k.get(b, j, head, d);
-        want_dk[k.at(b, j, head) + size_t(d)] += ds * q.get(b, i, h, d);
-      }
-      for (int d = 0; d < w.dim_v; ++d) want_dv[v.at(b, j, head) + size_t(d)] += weight * d_out.get(b, i, h, d);
-    }
+    for (int b = 0; b < w.batch; ++b)
+      for (int h = 0; h < w.heads; ++h)
+        for (int i = 0; i < w.rows; ++i) {
+          const int head = h / group;
+          const double *const of_q = &all_q[q.at(b, i, h)], *const of_do = &all_do[d_out.at(b, i, h)];
+          std::vector<int> seen;
+          double sum = 0, delta = 0;
+          for (int j = 0; j < w.keys; ++j) {
+            if (!visible(b, h, i, j)) continue;
+            seen.push_back(j);
+            p[size_t(j)] = std::exp(dot(of_q, &all_k[k.at(b, j, head)], w.dim_qk) * scale);
+            dp[size_t(j)] = dot(of_do, &all_v[v.at(b, j, head)], w.dim_v);
+            sum += p[size_t(j)], delta += p[size_t(j)] * dp[size_t(j)];
+          }
+          if (sum == 0) continue;
+          delta /= sum;
+          stats[size_t((b * w.heads + h) * padded + i)] = {float(std::log2(sum)), float(delta)};
+          for (const int j : seen) {
+            const double weight = p[size_t(j)] / sum, ds = weight * (dp[size_t(j)] - delta) * scale;
+            add(&want_dq[q.at(b, i, h)], ds, &all_k[k.at(b, j, head)], w.dim_qk);
+            add(&want_dk[k.at(b, j, head)], ds, of_q, w.dim_qk);
+            add(&want_dv[v.at(b, j, head)], weight, of_do, w.dim_v);
+          }
+        }
   }
   // Parameters for a run; resets the gradients.
   TwoKernelParams params() {
