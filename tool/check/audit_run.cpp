@@ -108,7 +108,7 @@ void audit_runs(std::span<const Line> lines, std::vector<Finding>& found) {
       a.wrong("copied-record", "line ", it->second->number, " has it already: a run measures a row once");
     if (!was_timed(r)) continue;
     const std::string key = join(r.run, "|", r.device, "|", r.threads, "|", timing_text(r));
-    facts.judge(a, "unequal-run", "the A/A spread", key, r.aa_spread);
+    facts.judge(a, "unequal-run", "the A/A spread", key, r.aa_spread.value_or(0));  // 0: not measured
     facts.judge(a, "unequal-run", "the floor", join(key, r.peer), r.floor_ns);
     facts.judge(a, "unequal-run", "the precision", r.run, r.precision);
     facts.judge(a, "forged-ceiling", "the ceiling in GFLOP/s", join(key, "|", r.ceiling), r.ceiling_gflops);

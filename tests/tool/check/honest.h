@@ -18,8 +18,10 @@ inline void compare_row(std::span<Record> row) {
   for (Record& r : row) derive(r);
   for (Record& r : row.subspan(1)) {
     if (r.status != RecordStatus::ok) continue;
-    r.baseline = row[0].subject, r.ratio = median_ratio(row[0].samples_ns, r.samples_ns);
-    r.verdict = name(verdict(r.ratio, 0.01, r.aa_spread));
+    const bool resampled = r.version < 3;
+    r.baseline = row[0].subject;
+    r.ratio = (resampled ? resampled_ratio : median_ratio)(row[0].samples_ns, r.samples_ns);
+    r.verdict = name(verdict(r.ratio, 0.01, r.aa_spread, resampled ? 0 : kConfidence));
   }
 }
 
