@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the overhead of attune_call: nanoseconds per call with a warm cache, including lookup and all checks. Prints
 // one line per problem: the median over rounds of many calls, and the fastest and slowest round. Time is CPU time of
 // the calling thread, so a busy machine shows in the spread and not in the median.

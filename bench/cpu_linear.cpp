@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures how close a variant comes to time proportional to its pairs: cpu_linear LINE LINE ... [SECONDS] The first
 // line is dense attention. All lines run in turn in one process, round after round, on one thread. Prints GFLOP/s of
 // visible pairs and the ratio to the first line, from the best round of each. Time is CPU time of the thread, so other

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The floor of a GPU call: an empty kernel with as many parameters as the library's kernels.
 #include "bench/launch.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For call_overhead.cpp, which has no CUDA syntax.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the host time and memory of a buffer: attune's pool against the driver's pool alone, with its default (it
 // returns unused memory at every synchronisation) and set to keep everything. The three alternate in every round; a
 // line is the median over rounds. `memory_pool [part of a pattern's name]`; prints Markdown.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the cost of a decoded token with Native Sparse Attention: one query of each sequence over a full cache,
 // through the C interface. Prints the median with L2 flushed before each token, and the mean of back-to-back tokens.
 //   nsa_decode [tokens in the cache = 65536] [sequences = 1] [dim of queries and keys = 128]

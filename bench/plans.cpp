@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prints the plan of every case of verify/ for machines that need not be here, a line each. Two builds whose output is
 // equal choose alike: diff <(old/plans) <(new/plans).
 #include <cstdio>

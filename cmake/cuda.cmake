@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The GPU part. nvcc is used if found and never required. A file's folder determines its targets: attention/sm80 for
 # every GPU from Ampere on, attention/sm90 for Hopper only, whose instructions no other GPU has, and every other .cu
 # file for Turing too. The runtime is linked statically and loads the driver dynamically, so one library file serves

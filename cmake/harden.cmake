@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Hardening of what is installed. Linked with full RELRO, so no pointer to a function of a library stays writable; release
 # builds also check the stack at returns and the sizes of buffers. `unhardened` takes the checks back for the loops of
 # src/machine/cpu, and `unchecked_stack` those of the stack for src/attention/cpu: they keep tiles there, take no text,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `cmake --install`: headers, libattune, a CMake package (find_package(attune), attune::attune) and a pkg-config file.
 # Both locate files relative to themselves, so the installed tree may be moved.
 include(CMakePackageConfigHelpers)

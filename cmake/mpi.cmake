@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # libattune_mpi, the transport over MPI: built if MPI is found, never required. libattune opens it on request.
 set(ATTUNE_MPI AUTO CACHE STRING "Build the MPI plug-in: AUTO where MPI is found, ON, OFF")
 set_property(CACHE ATTUNE_MPI PROPERTY STRINGS AUTO ON OFF)

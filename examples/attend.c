@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Causal attention from C: two query heads share one KV head. Checked against the formula, written out. */
 #include <attune/attune.h>
 #include <math.h>

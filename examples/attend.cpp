@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention from C++: a plan that explains its choice, a sliding window, and an error as an exception.
 #include <attune/attune.hpp>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decode loop over a cache object. Prompts of different lengths go in, then one token per step for all of them, with
 // rotary applied to keys and queries. A sequence ends, its pages serve the next one, and a draft is rejected. A call
 // that does not fit is refused before anything is written.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decode loop over a paged KV cache: two sequences of different lengths take pages from one pool, one token per step.
 // Every step is compared with the same attention over contiguous keys.
 #include <attune/attune.hpp>

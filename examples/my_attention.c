@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Your own attention, in a shared library, in `attune bench`:
  *   cc -O3 -shared -fPIC -I include examples/my_attention.c -lm -o libmine.so
  *   attune bench --len 256,512 --dtype f32 --peer ./libmine.so:attention

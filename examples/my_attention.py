@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Your own attention in `attune bench`:
 
     attune bench --len 256,512 --peer examples/my_attention.py:attention,torch:sdpa

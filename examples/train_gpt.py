@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a tiny GPT on bytes with each attention and draws the loss curves on top of each other.
 
     PYTHONPATH=build/python python3 examples/train_gpt.py --steps 100 --plot curves.svg

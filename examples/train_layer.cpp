@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains one Llama-shaped block on the CPU to shift a sequence by one position, saves it and loads it again.
 #include <attune/attune.hpp>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the C interface with hostile arguments. The first bytes define a small problem and the tensors that fit it;
 // the remaining bytes change fields of both. Every tensor has exactly the memory it describes, so AddressSanitizer
 // catches any access outside. Invariants: no crash; an error has a message and leaves every output untouched; a success

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses arbitrary bytes as a problem line. Parsing terminates. An accepted line prints to a line that parses to the
 // same problem, in core and through the C interface. Planning it for absent devices terminates too.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target over the files of folders, without libFuzzer, so every build tests past findings.
 #include <cstddef>
 #include <cstdint>

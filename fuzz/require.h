@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The assertion of the fuzz targets. Never compiled out, in any build.
 #pragma once
 #include <cstdio>

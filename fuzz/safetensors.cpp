@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses arbitrary bytes as a safetensors header. Parsing terminates. An accepted header covers its data without gaps
 // and is written to a header that parses to the same tensors. The first two bytes are the size of the file's data.
 #include <cstdint>

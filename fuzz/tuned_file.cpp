@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses arbitrary bytes as a tuned file. Parsing terminates, a refusal names the file, and an accepted file is written
 // to one that parses to the same rules.
 #include <cstdint>

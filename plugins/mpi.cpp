@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libattune_mpi: a transport over MPI. MPI has no stable binary interface, so this is a separate library, built where
 // MPI is found and opened on request; libattune does not link to it. It transfers host memory only; the communicator
 // stages GPU memory. Waits poll, because MPI has no timeouts. For the same reason the group is created in the

@@ -10,6 +10,7 @@
 # FlashAttention-3 is timed too if `flash_attn_interface` can be imported (PYTHONPATH; docs/measuring.md explains how to
 # install it). Otherwise its time is estimated as cuDNN's time divided by the ratio measured once (FA3, below), and the
 # row is marked so.
+# SPDX-License-Identifier: Apache-2.0
 import json
 import math
 import pathlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fails if a GPU kernel spills registers, or if ptxas warns (C75xx: wgmma serialized, and similar).
 
     check_ptxas.py BUILD_FOLDER EXCEPTIONS

@@ -5,6 +5,7 @@
 # later, because the clock was still settling under the power cap. So the clock is locked below the cap if nvidia-smi
 # permits, do_bench gets a longer warm-up, and it runs directly before and after the tool.
 #   do_bench_agreement.py <folder of the build>
+# SPDX-License-Identifier: Apache-2.0
 import ctypes
 import json
 import os

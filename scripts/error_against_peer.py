@@ -4,6 +4,7 @@
 # the same architecture, as FA2 does. Calls go through the C interface.
 #   error_against_peer.py BUILD [--backends sm90_forward,sm90_backward,sm80_forward,sm80_backward] [--dtypes bf16,f16]
 #                         [--device cuda:0] [--seeds 8] [--dims 64,128,256] [--lengths 512,2048] [--heads 16]
+# SPDX-License-Identifier: Apache-2.0
 import argparse
 import ctypes
 import sys

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the GPU check is newer than the last change of its sources. CI has no GPU, so it reads the record of the
 last check.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Hunts in the Python package: random calls against definitions in double.
 
     PYTHONPATH=build/python scripts/hunt_python.py 2000                      # a fresh seed

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Shows that a source change leaves the machine code unchanged: every kernel and every host function.
 
   scripts/machine_code.py list BUILD            one line per kernel: hash, bytes, registers, shared memory, name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bugs that mutate.py plants: file, exact text that occurs once, replacement, effect, and the tests that detect it.
 
 Tests run in order until one fails, so the most likely one comes first. A text that no longer occurs in the code is an

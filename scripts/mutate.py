@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plants the bugs of mutants.py one at a time in a copy of the tree and runs the tests. A bug that no test detects
 survives, which is a gap in the tests.
 

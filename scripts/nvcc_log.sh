@@ -1,5 +1,6 @@
 #!/bin/sh
 # Wrapper around nvcc: writes its output next to the object, as <object>.ptxas, and shows it only if it matters.
+# SPDX-License-Identifier: Apache-2.0
 [ -n "$1" ] || shift  # without a launcher, CMake passes an empty first argument
 before= object=
 for word in "$@"; do

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Removes one arrival, wait or fence of the Hopper kernels at a time, and runs tests/emulated. A removal that no test
 detects is a gap in the tests, has no effect (EQUIVALENT explains why), or has one that only a GPU shows (UNSEEN).
 

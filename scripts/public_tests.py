@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs third-party tests of the interfaces that attune implements, against attune: those of flash_attn 2, of
 FlashAttention-3, and of PyTorch's scaled_dot_product_attention. The caller provides their sources.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/python_api.md from the signatures and docstrings of the Python package.
 
     scripts/python_api.py docs/python_api.md

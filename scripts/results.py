@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/results/*.md and the results table of README.md from committed records of `attune bench`.
 
     results.py show [SUITE...]                the commands that `measure` runs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced by ./run, ./test and scripts/gpu_check: installs missing build requirements if a package manager is available.
 # Nothing here is fatal: a missing requirement either stops the build later, or is left out with a stated loss. Supports
 # Debian 12 and 13, Ubuntu 22.04 and 24.04; elsewhere it only checks. Everything that is installed is printed before. With

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The licence line of every source file: `scripts/spdx.py write` adds missing ones, `check` lists them and fails.
 
 It is the first line, or the one behind the comment that a script begins with, because some scripts print that comment

@@ -7,6 +7,7 @@
 #   tune_check.py BUILD -- WORDS           with other words for `attune bench`: --max-seconds 0.2
 # The test shapes have other heads and other lengths, between those of the grid and not powers of two: there the last
 # key tile, and the last CTAs on a GPU, are filled to any degree.
+# SPDX-License-Identifier: Apache-2.0
 import argparse
 import pathlib
 import subprocess

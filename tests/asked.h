@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Problems, devices and other inputs of a test, written in the same text that users write. A line that does not parse
 // fails the test that uses it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases for tests, in the syntax of `attune parity`. A line that does not parse fails its test.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main function of a program with the tests of many files.
 //   core_files --file core/mask_test.cpp   runs the tests of this file; its report is named core_mask_test
 //   core_files --gtest_filter=...          runs those of all files, in one process

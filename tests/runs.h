@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs for tests: a case, with inputs that a test may change, on the CPU and on a GPU if there is one.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole command line: the list of commands, what all of them share, and how errors are reported. A usage error is
 // one sentence on stderr that ends with the help command to run. CLI11's own wording is kept if it is clear.
 #include "tool/cli.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a command declares its part of the command line. CLI11 does the work, but only cli.cpp includes it: its header
 // costs 7 seconds of compile time per file.
 #pragma once

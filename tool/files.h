@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing files without losing anything the user had.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A JSON document for writing; members keep the order in which they were added. nlohmann's library does the work, but
 // only json.cpp and the reader of records include it: its header costs 2 seconds of compile time per file.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Problem lines on a command line: quotes are optional, and a mistake is shown with a caret below it.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Facts about this machine that affect measurements, as far as the system reports them. Everything is read, nothing is
 // measured; a fact that cannot be read is empty or 0.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program `attune`. Everything is in cli.cpp, which the shared library exports too.
 #include <csignal>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What reaches the terminal. Records, stores and file names may come from anywhere, and a control character in them
 // could move the cursor, set the title or hide text. So everything that a command prints passes through one place,
 // which replaces control characters. Colour and the erasing of a line are marks, which become escape sequences only

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers for people: three significant digits and a unit. Not used for JSON.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares one case with the golden reference. The golden result and its tolerance are computed once per case. Any
 // number of backends and devices are then compared with it, each into freshly poisoned outputs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU run for the comparison: inputs, poisoned outputs and workspace are copied there and back as one block of
 // memory, then judged like those of a CPU. Uses no CUDA header: machine/cuda/runtime.h refuses if there is no GPU.
 #pragma once

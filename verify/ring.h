@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over ranks, compared with the golden result of the whole: a world is divided into shards, every rank runs
 // its own in a thread, and their results are joined and judged like a single one. With several processes (MPI), each
 // runs one rank of the same world and gathers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of tensors as numbers, for code that computes a few of them by the definition and in double.
 #pragma once
 #include <vector>

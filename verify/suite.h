@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many cases on many backends and devices, for the conformance test and `attune parity`.
 #pragma once
 #include <functional>

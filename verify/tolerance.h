@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tolerance: one rule for every backend, dtype and output.
 //
 // A result may be as wrong as a naive computation in the same precision, times a small factor: Dao's rule (the tests of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything a problem needs to run: inputs generated from a seed, and poisoned outputs. Memory outside every sequence
 // (guards, padding, unused rows and pages) is 0xFF: NaN in every floating dtype and -1 in every integer, so a stray
 // read shows. Outputs have another poison, because a NaN that was read keeps its bits.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of a variant, as core/variant/variants.h declares them: random inputs and lists, memory for saved
 // tensors, and gradients of the inputs among the outputs.
 #include <algorithm>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attune: one operation, attend(q, k, v, mask) -> (out, lse). This is the whole C interface.
  * Every function that returns int returns 0 on success, or 1 with a message in attune_last_error(). Zero is the default
  * of every field: clear a struct, set its size, then set the fields you need. Fields and roles are only ever appended.

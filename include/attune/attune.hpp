@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attune for C++20: a header-only wrapper of the C interface. It has plans that free themselves, tensors from a pointer
 // and a shape, and exceptions that carry the library's message.
 #ifndef ATTUNE_HPP

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention, tuned to your machine: attend(q, k, v) over tensors of any framework, without copies.
 
     import attune

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory for results, from the framework of the queries. Nothing is imported: a caller with a tensor of a framework has
 already imported it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention over tensors of any framework with DLPack: attend, its backward, and a check without a run.
 
 Nothing is copied: kernels read and write the given memory, on the framework's current stream."""

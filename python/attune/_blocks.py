@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Block lists for block-sparse attention, from a named pattern or a block mask: docs/block_sparse.md."""
 
 from __future__ import annotations

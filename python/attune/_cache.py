@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Caches of keys and values that track the length of each sequence: prefill, chunks and decode are calls of one object.
 New keys that do not fit are refused before anything is written."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Argument checks for calls with no queries or no keys, beyond q, k and v. Such calls never reach the library, which
 checks all others."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention over arrays that are sharded by batch or by head: every device runs its own part, and nothing is gathered.
 
 XLA knows nothing about a foreign function, so it would gather all arrays and run the whole on every device. A

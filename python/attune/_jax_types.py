@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types that JAX gives to arrays inside shard_map: the mesh axes along which they vary from device to device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers of the library: named parameters, a forward and a backward, without a framework. attune.torch.Module adds
 autograd."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tensors that a forward of a variant saves for its backward: shapes and dtype names; None is the dtype of q. See
 docs/nsa.md for native sparse attention and docs/block_sparse.md for content-adaptive blocks."""
 

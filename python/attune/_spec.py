@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of a call without its tensors: hashable, convertible to text for compilers, and converted to the
 library's own form once.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Library memory for from_dlpack of any framework, and the names of dtypes and devices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions of FlashAttention-3's flash_attn_interface, with their signatures and return values, implemented by
 attune.
 

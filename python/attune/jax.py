@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune for JAX: a function that can be jitted and differentiated, through XLA's foreign function interface.
 
     from attune.jax import attend

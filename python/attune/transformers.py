@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune as an attention implementation for Hugging Face models.
 
     import attune.transformers

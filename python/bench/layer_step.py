@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forward and backward of one attention layer together, as in training, with the memory they take.
 
 Every step is out = attention(q, k, v), then gradients of q, k and v through autograd. Steps of the implementations are

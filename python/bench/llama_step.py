@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The time of a training step of a Llama model with a billion parameters, with each attention implementation.
 
 Random weights and tokens, bf16, one sequence, no gradient checkpointing. Steps of the implementations are interleaved

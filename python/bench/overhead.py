@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host overhead of a call in microseconds, at a size with negligible work.
 
 Rounds of the candidates are interleaved; each line is the median of the rounds with the fastest and the slowest. On a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch tensors without a C exchange table (before 2.10), read through their attributes. __dlpack__ would take ten
 // times as long, and refuses tensors that require a gradient.
 #include "extension/attributes.h"

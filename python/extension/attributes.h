@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A PyTorch tensor read through its attributes, if it has no C exchange table; and properties that no table provides.
 #pragma once
 #include "extension/borrow.h"

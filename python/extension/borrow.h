@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Python object as an attune_tensor, without a copy: through the framework's C exchange table if it has one (PyTorch
 // from 2.10 on), through attributes for an older PyTorch, else through __dlpack__. Valid while the object and this are.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Caches of keys and values, and of native sparse attention, as capsules. The cache provides what no tensor of a call
 // holds: heads, dims and dtype of keys.
 #include <type_traits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arguments of one call, from Python objects to the structs of the C interface.
 #pragma once
 #include "extension/spec.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exports library memory as a DLPack capsule.
 #include <cstring>
 #include <new>

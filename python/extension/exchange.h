@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of DLPack 1.x that is used here: the tensor in a capsule, and the table of functions with which a framework
 // lends tensors to C without Python calls (`__dlpack_c_exchange_api__`, from DLPack 1.3 on). Both are stable binary
 // interfaces. attune_tensor begins with the fields of a DLTensor, so a lent tensor is filled in place.

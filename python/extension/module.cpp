@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attune._core: the C interface as Python functions. Built on the limited API, so one file serves every Python from
 // 3.10 on. Numbers and tensors are positional, because this is on the path of every call; the package adds names.
 #include <cstdarg>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules and the factory of the library, as capsules.
 #include "extension/objects.h"
 #include "extension/ranks.h"

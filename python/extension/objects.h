@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Library objects that live across calls: caches and modules, as capsules that own them, and their memory as DLPack.
 #pragma once
 #include "extension/call.h"

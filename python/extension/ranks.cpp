@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks for variants that span them: the library's transport over two Python functions, start and finish. A process is
 // one rank, and calls take its communicator from here. Calls run without the GIL, so both functions acquire it.
 #include "extension/ranks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rank of this process, for calls of variants that span ranks.
 #pragma once
 #include "extension/borrow.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stays constant between calls: the fields of a problem that no tensor determines, the roles of a call's tensors
 // in order, and the names of their axes. Sizes and dtypes come from the tensors.
 #pragma once

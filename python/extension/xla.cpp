@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attune as foreign functions of XLA, for attune.jax. The options of a call are text in its attributes, so a compiled
 // program can be stored and loaded elsewhere; its buffers are tensors in the order of the text's roles.
 #include "extension/xla.h"

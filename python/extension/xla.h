@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of XLA's foreign function interface that a handler reads: a stable C interface, versioned by the sizes of
 // its structs. Declared here because wheels are built without jaxlib.
 #pragma once

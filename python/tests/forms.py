@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every form of an attune.torch.attend call that has a gradient, in small sizes: for tests that apply to all of them.
 """
 

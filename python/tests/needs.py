@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requirements of a test file; skips it with a reason if they are missing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention by its definition in double, for the tests: one formula over a dense matrix of pairs. NumPy only."""
 
 from __future__ import annotations

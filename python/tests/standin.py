@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays that claim to be on a GPU without one: lent through __dlpack__ with a stream, as CuPy 14 does. Their memory is
 the host's, so only calls that are refused before a kernel may see them."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attn_implementation="attune" in every architecture of the installed transformers that takes tokens: tiny models with
 random weights have the logits, gradients and greedy tokens of "eager", without and with padding on both sides, or are
 refused with attune.Error.

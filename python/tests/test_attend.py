@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.attend over NumPy: layouts, strides, lengths, caches, and refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.Cache and attune.NsaCache: prefill, chunks and single tokens through one object equal one attention."""
 
 from __future__ import annotations

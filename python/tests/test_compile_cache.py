@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On-disk caches of torch.compile: programs of a process with attune installed are separate from those of one without.
 """
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.torch.distributed: two processes with gloo compute the same as one, in both passes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guarantees of attune.torch for every form of a call: gradients that match slopes in double, valid operators, the same
 result when compiled, checkpointed or captured in a graph, the dtype of autocast, and detection of in-place changes."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.flash_attn and attune.flash_attn_interface: the functions of flash_attn 2.x and of FlashAttention-3."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`import flash_attn` as attune, and the parts of flash_attn besides attention: padding and rotary embeddings."""
 
 from __future__ import annotations

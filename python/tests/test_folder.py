@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importing in a folder with untrusted files: none of its libraries is loaded."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/hunt_python.py: a few problems of every kind, what is wrong is found and made small, and every case that a
 hunt found."""
 

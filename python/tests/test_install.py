@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.torch.install(): what its measurements cost and leave alone, and that uninstall() leaves nothing behind."""
 
 from __future__ import annotations

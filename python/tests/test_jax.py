@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.jax: jitted, differentiated, mapped; on the CPU, and on a GPU if JAX has one."""
 
 from __future__ import annotations

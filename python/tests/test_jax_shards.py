@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.jax over several devices: inside shard_map, and in a program whose arrays are sharded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.Module and attune.torch.Module: layers of the library compared with the same layers written in PyTorch."""
 
 from __future__ import annotations

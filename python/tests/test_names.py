@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Public names, type hints and docstrings: all are present, listed in docs/python_api.md, and valid for type checkers.
 The sources are parsed, not imported, so the installation does not matter."""
 

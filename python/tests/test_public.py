@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/public_tests.py: runs the tests of a checkout against attune, and reports failures."""
 
 from __future__ import annotations

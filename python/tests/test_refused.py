@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that no kernel may see: meta, sparse, quantized, on two devices, on an absent GPU. Each raises attune.Error
 with a message that names the tensor, through every entry point."""
 

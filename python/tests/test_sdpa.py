@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.torch.scaled_dot_product_attention compared with PyTorch's: every broadcast of a mask, every form of the call.
 """
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.torch.attend: gradients, compilers, modes; on the CPU, and on a GPU if there is one."""
 
 from __future__ import annotations

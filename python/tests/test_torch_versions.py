@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch before 2.10, whose tensors have no C exchange table, and before 2.5, which is refused. With a newer PyTorch
 the table is hidden, so that the same code runs."""
 

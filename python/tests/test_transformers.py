@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attn_implementation="attune": the same logits, losses and tokens as "sdpa", with random weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that PyTorch's functions accept and others forget: empty ones, and views that are negated on read
 (torch._neg_view, the imaginary part of a conjugate). Through every entry point, on the CPU and on a GPU if there is
 one."""

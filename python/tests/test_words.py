@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the package says about itself: help, python -m attune, threads, counted operations, and refusals in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune.jax with several XLA devices: each call runs on the device of its arrays. GPUs use a stand-in for XLA's side
 of the foreign function interface, because no test machine has two; CPUs use XLA itself."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny models of the installed transformers: the default configuration of every architecture that takes tokens, with
 all sizes shrunk by their names. What remains inconsistent is tried in a few variants; the first that "eager" runs is
 the model."""

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block lists in the C interface: patterns and masks in, lists out.
 #include "variants/blocks/blocks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache object of the C interface. The host tracks every length and page, so a call that does not fit is refused
 // before anything is written. Kernels read their own copy of the call's lengths and pages, updated in stream order.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The common part of the two cache objects of the C interface: creation, memory, the sequences of a call, and the
 // transfer of a call's numbers to the kernels. C is either type: it has dtype, gpu, index, sequences, order, taken.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The core of the C interface, the only place that sees user input. All code behind it may trust its arguments. A warm
 // attune_call allocates nothing and builds no text: each thread keeps what it needs.
 #include "attune/attune.h"

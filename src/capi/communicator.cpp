@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks and shards in the C interface. An attune_communicator is a Communicator; args.communicator points to one.
 #include "transport/communicator.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversion between the structs of the C interface and the types of core. Versions meet here. An older caller's struct
 // is shorter: the missing fields are zero, which is their default. A newer caller's struct is longer: the fields that
 // this version does not have must be zero.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The factory in the C interface.
 #include <cmath>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Per-thread state that is kept between calls, and the conversion of a Status to a return code and a message. Shared by
 // the files of the C interface.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory in the C interface: the pools of the GPUs, and the CPU buffers lent to threads.
 #include <algorithm>
 #include <charconv>

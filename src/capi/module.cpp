@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules in the C interface: struct versions, tensors and memory. Everything else is in src/modules.
 #include <algorithm>
 #include <cstddef>

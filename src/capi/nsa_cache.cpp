@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache object of Native Sparse Attention. It is composed of copies of new tokens, `compress` over the tokens whose
 // windows became complete, and `nsa phi=none` over the streams. The host tracks every length, so a call that does not
 // fit is refused before anything is written. Kernels read their own copy of the lengths.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory kept by an object of the C interface: bytes on the CPU or on a GPU, owned or borrowed.
 #pragma once
 #include <memory>

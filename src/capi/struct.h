@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies a struct of any version into this version's: missing fields become zero, additional ones must be zero.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arguments of one call: tensors by role, and numbers. Nothing here is part of the plan key. Small integer tensors
 // reside on the device of the data, so a captured graph replays with new lengths.
 #pragma once

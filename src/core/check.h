@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that arguments fit a problem. Shapes, strides, dtypes, devices and overlaps are always checked. The integers
 // inside tensors (lengths, pages, lists) are checked only on the CPU, because reading them from a GPU would stall the
 // stream. Both checks run on every call: a valid call builds no text, allocates nothing and visits only the given

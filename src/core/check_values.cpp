@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks the contents of the small integer tensors on the CPU. Kernels clamp the values they read and so stay inside
 // their buffers. A wrong value would therefore produce a wrong result; here it produces an error message.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A description of a device, as far as the planner needs it. It is plain data: planning for a device that is not
 // present uses the same struct as planning for one that is.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Division by a divisor that the host prepared: one multiplication and one shift instead of about twenty GPU
 // instructions. Kernels use it to decode their coordinates, which dominates short kernels.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dropout mask: a counter-based function of token positions, not of indices in a tile, chunk or shard. Backward,
 // other tilings, other machines, chunked prefill and every rank of a ring therefore see the same mask.
 #pragma once

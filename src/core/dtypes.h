@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two predicates on dtypes: whether a numeric tensor may have it, and whether kernels multiply it.
 #pragma once
 #include "core/number.h"

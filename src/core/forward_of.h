@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward that a backward belongs to. This is the only place that derives it.
 #pragma once
 #include "core/args.h"

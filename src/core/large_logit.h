@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows with large logits. From kLargeLogit on (base 2), one ulp of an f32 logit is 2 or more, and scaling and summing
 // lose as much. The difference of two logits that were rounded separately then no longer determines the weight
 // 2^difference.

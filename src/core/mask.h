@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which keys a query may see. A Mask is the request, the same for every sequence. A Band is its meaning for one
 // sequence, built in the kernel from that sequence's lengths. Full, causal, sliding-window and compressed attention are
 // settings of one band; block-sparse attention is a band restricted to a block list.

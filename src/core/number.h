@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The number formats of tensors. They are storage only: arithmetic uses f32 or f64. Conversions round to nearest even
 // and preserve NaN. f16 and bf16 overflow to infinity; e4m3, which has no infinity, saturates to 448.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which memory a tensor covers, and whether two tensors share an element. Byte ranges nearly always decide; where they
 // intersect, rows are compared. So q, k and v may be slices of one packed tensor [b, s, 3, h, d], and so may their
 // gradients.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Problem <-> one line. Printing follows one grammar in one order:
 //   pass dtype b# h#[/#] q# k# d#[/#] mask {option} [ragged|paged#] [repro=run|batch] [precision=tf32|tf32x3]
 //   [: variant]

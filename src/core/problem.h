@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The request: only what affects the choice of a backend or the code that runs. Values that may change from call to
 // call (lengths, seeds, scale) are in Args. A Problem prints to one line, which is its name everywhere: tests,
 // benchmarks, tuned files, error messages.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a problem line is wrong, for a caret below it; and the known word that a misspelt one resembles.
 #pragma once
 #include <span>

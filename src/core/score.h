@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a dot product to a logit. Each kernel has two policies: Plain only scales; General has every option as a
 // run-time switch. An unused option therefore costs nothing, and the number of kernels does not grow with the options.
 // Sink and accumulate affect only the end of a row (softmax.h) and work with both.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Online softmax: a running state that absorbs tiles and merges with other states. KV splits of a decode, chunks of a
 // tile loop and ranks of a ring all use the same merge. An attention sink is one more part whose output is 0.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Success, or a failure: its kind, and a sentence that says what was given and what is accepted.
 #pragma once
 #include <charconv>

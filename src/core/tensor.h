@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors: borrowed memory with named axes and explicit strides. Every tensor has the same four axes; a vector or a
 // matrix has extent 1 on the others.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The minimum work of a problem: operations and bytes, from the pairs that are actually visible. Benchmarks, tuning and
 // reports take every derived number from here.
 #pragma once

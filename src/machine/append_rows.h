@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batched small copies on the device of the tensors: new tokens into the streams of a cache. From and to have the same
 // extents and dtype, and any strides. On a GPU, one launch on `stream` handles up to 40 copies and waits for nothing; a
 // build without CUDA refuses GPU tensors.

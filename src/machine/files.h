@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that anybody may have put there or may be reading: reads with a limit, and replaces without following what
 // others planted.
 #pragma once

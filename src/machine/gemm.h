@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One row-major matrix product on the device of the matrices, for projections. On the CPU, f32 uses a BLAS if one can
 // be opened, and everything else a built-in loop; on a GPU all products use cuBLASLt. Sums are f32; on the CPU, their
 // order depends on the shape alone, not on the number of threads.

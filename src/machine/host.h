@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This machine: the features of its CPU, the number of threads to use, and the optional libraries it has.
 #pragma once
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // layer_ops.h on the CPU, and the dispatch to a GPU. Rows are divided into equal pieces over the library's threads.
 #include "machine/layer_ops.h"
 

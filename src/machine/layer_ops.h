@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transformer operations on rows between two products: norms, rotary, activations, biases, dropout and their gradients,
 // on the device of the tensors. A row is the last axis of a tensor. Unless stated to be f32, the tensors of a call
 // share one dtype (f32, f16 or bf16); arithmetic is f32. The order of sums over rows depends on the shape alone. On a

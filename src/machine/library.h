@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Optional libraries, opened at run time. None is required, and failures are reported with their reason. A library
 // stays open once opened, since its code may be running in another thread. None is searched for in the current folder,
 // which is not trusted.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stream-ordered memory pool. Small freed blocks are kept by size and by the stream that freed them, so the common
 // case, the same sizes on the same stream again and again, needs no driver call. Large blocks go to the driver's own
 // pool, which splits and joins them. The logic is here, over a table of the few operations of a driver; cuda/pool.cpp

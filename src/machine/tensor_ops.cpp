@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tensor_ops.h on the CPU. Rows are divided into equal pieces over the library's threads, so a result has the same bits
 // for any number of threads.
 #include "machine/tensor_ops.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loops over whole tensors on the device of the tensors, for variants and modules between two attention calls. Any
 // strides and any floating dtypes; sums are f32, or f64 if one of the tensors is. `from` may have extent 1 along batch,
 // seq or head and is then broadcast; `to` determines the extents. On a GPU they are launches on `stream` that wait for

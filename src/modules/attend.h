@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention as a step: any problem, with or without a variant. The tensors that the problem needs (dense roles, and
 // those that its variant declares) are looked up by name among the builder's sources. What a forward saves for its
 // backward goes on the tape. Plans are made here, once. A backward without a backend is refused when it is requested,

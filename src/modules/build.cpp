@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The modules, each a few lines of steps. Parameters have the names of Hugging Face's Llama and PyTorch's transformer
 // layers, so checkpoints load by name. Matrices with a common input are stored together: q, k and v are one matrix, and
 // so are gate and up of SwiGLU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From settings to a graph: the steps of each kind of module.
 #pragma once
 #include "modules/graph.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention and modules by name: the name of an implementation and some sizes become a problem line or a module line,
 // with the reason in a sentence. Every name in the tables of dilated-attention-pytorch has a counterpart here. Classes
 // that compute the same thing in different ways share one line, because the method is the planner's choice.

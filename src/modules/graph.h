@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A module as a list of steps over values. Builders (build.cpp) record the steps; everything else follows from the
 // list: the location and lifetime of each value and gradient, and the backward, which is the steps in reverse. All
 // sizes are known once the graph is finished, and a run allocates nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The block lists of a module's attention: built once from a named pattern, then constants of the module.
 #pragma once
 #include "core/variant/pattern.h"

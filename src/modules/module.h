@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A module: named parameters, a forward that saves what its backward needs on a tape, and a backward. Shapes are fixed
 // at creation, so every size is known before a call; modules of other shapes may share its parameters. Concurrent calls
 // on one module are safe while no thread changes its parameters or gradients.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes the safetensors format: an 8-byte header length, a JSON header ({"name": {"dtype": "F32", "shape":
 // [2, 3], "data_offsets": [0, 24]}, ...}), and the data. The library has no dependencies, so this reader is its own. It
 // is strict: every malformed file yields one sentence.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A module as one line of text, which is its name: "llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal".
 //   kind dtype b# s# e# [h#[/#]] {name=value} [| the part of a problem line after the head dim: mask, options, variant
 //   [| block list: #x# and a pattern, "64x64 random density=0.1 seed=7"]]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps of modules other than attention. Each declares its inputs and outputs at construction; forward and backward
 // look up the tensors in the Run.
 #pragma once

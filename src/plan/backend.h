@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backend is one file that fills in this table, and one line in backends.def.
 #pragma once
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a problem to a plan: keeps the backends that support it, ranks them by measurements and caches the result.
 #pragma once
 #include <atomic>

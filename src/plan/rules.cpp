@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tuned file is text with one fact per line and tabs between fields, so a new measurement is a readable diff:
 //   attune-tuned 1
 //   device    NVIDIA H200

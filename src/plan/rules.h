@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tuned rules: measurements of one device, as a file that the planner loads. See docs/measuring.md.
 #pragma once
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definition of `adaptive`: every score from the network as written, one block pair at a time, and attention with a
 // bias that is the block's score, or -inf for a block that is not kept.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definition of append and rotary.
 //
 // Keys and values: row n of k_new and v_new becomes row used_k + n of the sequence's cache (without used_k: the last

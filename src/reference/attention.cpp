@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The golden reference: the definition in double, one query at a time, never optimised, and selected only by name. A
 // running result and a sink are one more term of the same sum.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of the definition, one query at a time, in double. Like every backward it takes out, lse and d_out as
 // given and recomputes the weights from lse: P = e^(logit - lse). Each gradient is computed only if it is given.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definition of attention on one sequence, in double and written to be read: the location of its rows, the keys
 // that a query sees, the value of a logit. It shares no index arithmetic with the kernels (no walk, Band, Sequence,
 // merge or score policy), because then it could not reveal their bugs. It shares only other definitions: the number

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definition of dilated attention, in double. For every query of a head, the keys of each branch are found one by
 // one, by testing whether two positions share a segment and the head's offset. It uses no views, no head classes and no
 // merge. A key in two branches counts twice, once in each.

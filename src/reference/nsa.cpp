@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words of Native Sparse Attention, one sequence at a time: streams are loaded whole, the parts in nsa_parts.cpp
 // process them, and the rows of the sequence are written back. Compressed tokens are kept in the dtype of the keys, as
 // in a cache. That rounding is part of the definition, because the selection of blocks depends on it.

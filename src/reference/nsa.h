@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Native Sparse Attention as its definition reads, in double: whole streams in memory, explicit sets of keys, an
 // overlap matrix. It shares only the parameters with the kernels, and no index arithmetic.
 #pragma once

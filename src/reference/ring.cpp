@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over ranks equals attention over the whole stream, so the definition runs as a single rank.
 #include "core/variant/ring.h"
 #include "reference/variants.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "reference/variants.h"
 
 #include "reference/nsa.h"

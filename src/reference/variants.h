@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definitions of variants, in double and written to be read: one line each in variants.cpp.
 #pragma once
 #include "plan/backend.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's endpoint of a group, as a variant sees it: transfers that start and finish, on either device. It adds what
 // all transports need: a timeout for every wait, a sticky error, pinned memory to stage GPU data for host-only
 // transports, collective exchanges, and traffic counters. Used by one thread at a time.

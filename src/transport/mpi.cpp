@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the plug-in that was built with this machine's MPI: next to this library or program, in the library folder of
 // its installed tree, or on the system's search path. A launcher may start programs in untrusted folders. All paths are
 // therefore relative to this code, and the current folder is never searched.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A transport over NCCL, opened at run time: one rank per GPU. The transfers of one start() form one group, on the
 // rank's own stream between events of the caller's stream. finish() polls its event, so a lost peer yields an error
 // within the timeout instead of a stream that never ends. Polling is impossible during stream capture, where the graph

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual ranks: threads of one process, so that all code above a transport can be tested on one machine, bitwise
 // reproducibly. A send and a receive meet in a queue per pair of ranks; the second to arrive copies. On a GPU the copy
 // is enqueued on the receiver's own stream, between events of both sides' streams. The only wait is for the other

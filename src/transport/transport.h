@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How ranks reach each other: a table of a few functions, so that threads, MPI, NCCL and a caller's own transport look
 // the same to a variant. Messages between two ranks arrive in order. A receive states its size, and a message of
 // another size is an error. Nothing here waits forever.

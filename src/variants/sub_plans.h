@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sub-plans of a composed variant: planned freely, regardless of a backend selected by name. If no backend supports
 // a part, the refusal names it; `attune plan` of that line explains why.
 #pragma once

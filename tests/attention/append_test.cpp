@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where append writes new rows when the integers in the arguments are wrong: on a GPU they are not checked beforehand.
 #include "attention/tile/append.h"
 

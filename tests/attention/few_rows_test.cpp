@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A forward of few rows reads keys where they lie. It agrees with the reference for every mask, key source and option.
 #include "attention/cpu/few_rows.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which arguments the fused GPU kernels refuse, and the text of each refusal. Pure functions: no GPU required.
 #include "tests/attention/refusals.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which kernel sm90_forward selects for problems with few queries, compared with times measured on an H200.
 #include "attention/sm90/forward/cost.h"
 

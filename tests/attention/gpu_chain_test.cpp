@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backends behind the fused kernels in the GPU chain: what cuda_standard and vendor_cudnn accept, the text of their
 // refusals, and the workspace they plan. Pure functions: no GPU required.
 #include "attention/cudnn/versions.h"

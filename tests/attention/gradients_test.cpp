@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a CPU backward outside its matrix products.
 #include "attention/cpu/gradients.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The number of head splits that sm90_backward selects for a GQA group.
 #include <gtest/gtest.h>
 

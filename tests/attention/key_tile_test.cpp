@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Key tiles from lengths in tensors, compared with the definition of the mask.
 #include "attention/tile/key_tile.h"
 

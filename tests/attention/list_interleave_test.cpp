@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two lists interleaved into one stream.
 #include "attention/tile/list_interleave.h"
 

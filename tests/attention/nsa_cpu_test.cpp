@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the CPU kernels of native sparse attention refuse; each refusal begins with the backend's name.
 #include "machine/host.h"
 #include "plan/plan.h"

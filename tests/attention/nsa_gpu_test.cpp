@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the GPU kernels for NSA selection, compression and gating accept, the text of their refusals, and the workspace
 // they plan. Pure functions: no GPU required.
 #include "tests/attention/refusals.h"

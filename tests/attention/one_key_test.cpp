@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A row that sees a single key: its weight is exactly 1, regardless of rounding, so the output is that key's value.
 #include "tests/runs.h"
 

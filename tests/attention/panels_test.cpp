@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How rows are divided into panels of two sizes.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Query tiles from lengths and lists in tensors, compared with the definition of the mask.
 #include "attention/tile/query_tile.h"
 

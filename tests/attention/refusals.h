@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refusals of the GPU backends: which problems they decline, and the text. Pure functions: they require a build with
 // GPU code, but no GPU.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How sm90_backward groups heads into sections, longest CTAs first; which problems get persistent CTAs, and how their
 // last tiles are split.
 #include <gtest/gtest.h>

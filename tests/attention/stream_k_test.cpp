@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-K: the key tiles of the last query tiles, divided evenly among CTAs.
 #include "attention/tile/stream_k.h"
 

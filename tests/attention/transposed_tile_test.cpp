@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The transposed dQ product of one warpgroup, from dS in registers to rows of dQ. The layouts of stmatrix, of swizzled
 // operands and of the products follow the PTX specification. Values are small integers, so sums are exact.
 #include "attention/tile/transposed_tile.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block lists as a user builds them: only the installed headers and the shared library.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache object as a user sees it. A model made of plain vectors records what every sequence holds; the cache must
 // give the same result as attention over those vectors.
 #include <algorithm>

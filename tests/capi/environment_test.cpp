@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the environment controls: the backend, the tuned file and its search path, the log. A device cache reads it at
 // first use; a number of threads that is new to the process counts as a first use.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the C++ tests of the C interface: checks that count failures, and the exit code. The C tests use world.h.
 #pragma once
 #include <cstdio>

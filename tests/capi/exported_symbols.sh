@@ -1,5 +1,6 @@
 #!/bin/sh
 # exported_symbols.sh LIBRARY HEADER: checks that the library exports exactly the functions that the header declares.
+# SPDX-License-Identifier: Apache-2.0
 set -eu
 library=$1 header=$2
 command -v nm > /dev/null || { echo "nm is not here"; exit 77; }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # installed_test.sh CMAKE BUILD_DIR SOURCE_DIR C_COMPILER CXX_COMPILER: installs into a new folder, moves the folder,
 # and builds and runs the examples against it, with find_package and with pkg-config.
+# SPDX-License-Identifier: Apache-2.0
 set -eu
 cmake=$1 build=$2 source=$3 cc=$4 cxx=$5
 work=$(mktemp -d)

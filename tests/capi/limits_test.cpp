@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library under limits of the process: a call neither opens what it does not need nor ends the program.
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory in the C interface, as far as it can be tested without a GPU: thread scratch on the CPU, struct versions,
  * and refusals. */
 #include "world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Caller mistakes, from C. Each one gets an error that names it; nothing crashes and no output is touched. Every
  * mistake is one change to a correct call, which is run first. */
 #include <math.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules through the installed headers: a tiny training run, saving to a file, shared parameters, and refusals.
 #include <cmath>
 #include <cstdio>

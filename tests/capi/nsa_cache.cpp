@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache of native sparse attention as a user sees it. A model of plain vectors records the tokens of every
 // sequence. Prefill, chunks and single tokens through the cache, in any order, must give the same result as one prefill
 // over all tokens.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks, transports and shards as a user of the C interface sees them. Attention over threads equals attention on one
 // rank, with the library's own ranks and with a caller's transport; every mistake returns an error message.
 #include <cmath>

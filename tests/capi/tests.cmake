@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Tests that see the library as users do: the shared library and the installed headers, from C where that matters.
 set(capi_dir ${CMAKE_CURRENT_LIST_DIR})
 foreach(source blocks.cpp cache.cpp module.cpp memory.c misuse.c nsa_cache.cpp ring.cpp versions.c wrapper.cpp)

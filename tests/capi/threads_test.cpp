@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One plan cache, many threads: eight threads call the same problems, half of them not planned before, while the number
 // of threads per run changes. Every result equals that of a single thread.
 #include <gtest/gtest.h>

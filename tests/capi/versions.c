@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Callers compiled against another version of the header: older structs are shorter, newer ones longer. */
 #include "world.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Shared by the C tests of the interface: memory for every role of a small problem, and checks that count failures. */
 #pragma once
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C++ wrapper as a user sees it: only the installed headers and the shared library.
 #include <cmath>
 #include <type_traits>

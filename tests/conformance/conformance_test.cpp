@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Coverage of the cases: every backend has one, and every device has enough. `attune parity --levels --coverage` runs
 // them.
 #include <gtest/gtest.h>

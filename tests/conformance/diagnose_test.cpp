@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nine planted mistakes, each of which diagnose must name. The faulty kernel is written here over plain arrays, as its
 // author might have written it, and shares no code with the diagnosis.
 #include "verify/diagnose/diagnose.h"

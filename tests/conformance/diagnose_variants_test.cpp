@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mistakes planted in block lists, dilated attention and native sparse attention, each of which diagnose must name. As
 // in diagnose_test.cpp, the kernels are written here over plain arrays; for native sparse attention the reference
 // selects the blocks.

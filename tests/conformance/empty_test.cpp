@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A check that compares nothing is EMPTY and never a pass. A case that is meant to show no key says so, and is held to
 // the defined result of such rows. Drawn cases draw again until they show a key.
 #include <gtest/gtest.h>

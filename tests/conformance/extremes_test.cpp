@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How NaNs propagate to results, and how logits at the bound of core/large_logit.h affect gradients. Covers every
 // backend, on the CPU with each instruction set and on a GPU if there is one. cuDNN's kernels are exempt
 // (docs/kernels/sm80.md).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A NaN or an infinity reaches only what depends on it. A key that a row does not see (causal, window, block list,
 // lengths, pages, other sequences) changes no bit of the row's out, lse and dq, and a row no bit of dk and dv of a key
 // that it does not see. The reference says which results depend on a value: those that it changes there. Covers every

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hunt must find backends that are wrong, hang or crash for some problems, continue afterwards, and print small
 // reproducers. Its random draws must cover the whole grammar.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The short list of cases for slow tools covers every kernel that the full list runs.
 #include "verify/cases/kernels.h"
 

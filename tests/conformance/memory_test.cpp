@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 131072 tokens in linear memory: the high-water mark of the process, including workspace and threads, stays within 64
 // MiB of inputs and outputs. A window keeps the run short. The plan bounds the full problem, because a backend may use
 // only its workspace.

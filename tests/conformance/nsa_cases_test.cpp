@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cases of native sparse attention: each has arguments that fit, a golden result, and a CPU backend that agrees
 // with it. No case is skipped because every backend refuses it.
 #include <gtest/gtest.h>

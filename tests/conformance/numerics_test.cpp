@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numerical stress for attention and its variants, on the CPU and on a GPU if there is one: values of any magnitude,
 // zeros, lengths next to tile boundaries, permuted sequences, a thousand runs.
 #include "core/dtypes.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parity must be able to fail. Backends with one bug each, most of them shipped somewhere once, are judged by the same
 // code as the real ones. So are backends that touch memory outside their outputs.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tolerance of each f32 precision is tight: inputs rounded as the precision allows pass, and a few bits less fail.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guarantees beyond correctness: a ring equals one accumulating run per shard; bits do not depend on neighbours,
 // repetition or concurrent callers; splits change nothing but rounding.
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The short list of cases, for the inner loop, the sanitizers and scripts/mutate.py. It runs a few at a time and stops
 // at the first failure; `attune parity --levels` runs all. ThreadSanitizer is ten times slower and the CPU's
 // instruction sets add nothing for it, so it runs only the configuration with many threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the rows of a sequence lie, for every key source. No value of any integer tensor, however hostile, leads
 // outside the buffers.
 #include "core/args.h"

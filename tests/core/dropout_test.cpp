@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dropout mask is part of the library's contract: Random123's known answers, and dependence on positions only.
 #include "core/dropout.h"
 

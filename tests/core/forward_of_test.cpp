@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward that belongs to a backward: its problem and its arguments.
 #include "core/forward_of.h"
 

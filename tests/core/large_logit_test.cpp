@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward weights for large logits.
 #include "core/large_logit.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A walk is correct iff its tiles cover every visible pair once, none is superfluous, and its whole tiles hide nothing.
 // Tests all small cases, near position 0 and near the largest accepted position.
 #include "core/mask.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Number formats: every bit pattern, and rounding compared with an independent method based only on the list of values
 // of a format.
 #include "core/number.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // share_memory compared with every pair of elements, on small layouts of all kinds: nested, interleaved and entangled.
 #include "core/overlap.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of problem lines over random problems: every field from its whole range, valid by construction.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

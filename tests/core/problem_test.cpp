@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A problem and its line are equivalent: parsing a printed line returns the problem, no two problems print alike, and a
 // damaged line that still parses is a valid problem with its own line.
 #include "core/problem.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a product to a logit: both policies compared with the formula in double.
 #include "core/score.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shards compared with their definition, pair by pair: every token belongs to exactly one shard, sizes differ by at
 // most one per piece, and the mask of a part agrees with the mask of the whole.
 #include <gtest/gtest.h>

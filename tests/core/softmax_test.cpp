@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The algebra of online softmax: a row fed in tiles and merged with other parts in any order equals one softmax over
 // everything.
 #include "core/softmax.h"

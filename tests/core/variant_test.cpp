@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A variant has one canonical spelling, whatever the order of its parameters.
 #include <gtest/gtest.h>
 

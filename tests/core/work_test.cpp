@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work is counted, not estimated: visible pairs against brute force, and the identities that reports rely on.
 #include "core/work.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counting and placing use the same code, so the counted size equals the used size.
 #include "core/workspace.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fixture for a case on a GPU: its tensors lie in one allocation, plans run on any stream, and outputs come back as
 // bytes. `attune parity` checks correctness. The tests here check that a result repeats: from a graph, from another
 // thread, after an error.

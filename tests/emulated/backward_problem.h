@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A problem for the kernels of sm90/backward/kernel.h with its solution from attention in double, and the
 // configurations that are compiled (sm90/backward/instances/).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA built-ins that the kernels use.
 #pragma once
 #include "tests/emulated/gpu.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Happens-before order within a CTA, and the reads and writes of shared memory. It detects a read or write that no
 // arrival and wait order after the previous write, or a write not ordered after a read, independent of the schedule.
 //

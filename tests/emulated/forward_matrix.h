@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every number of key tiles that matters to a ring of stages, with every number of query tiles that matters to a grid,
 // under alternating masks and schedules.
 #pragma once

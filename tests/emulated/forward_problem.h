@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A problem for the kernels of sm90/forward/kernel.h, with its solution from attention in double.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulates a Hopper GPU on a CPU, for kernel code. Every thread of a CTA is a fiber with its own stack. Warps advance
 // and copies land in the order of a schedule (schedule.h), and products read shared memory when they are waited for.
 // Errors are sentences that name the CTA and the warp:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests of the emulator: a kernel of a few lines for each error it detects, at every kind of schedule. The same kernel
 // without the error must pass.
 #include <gtest/gtest.h>

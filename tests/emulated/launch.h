@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the CTAs of a kernel under a schedule.
 #pragma once
 #include "tests/emulated/gpu.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which warps advance and copies land. A schedule is determined by its numbers alone.
 #pragma once
 #include <random>

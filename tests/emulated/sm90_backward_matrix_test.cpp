@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every compiled kernel of sm90/backward/kernel.h over numbers of query tiles per key tile, from none to more than
 // there are stages and buffers; over masks and lists; and with fewer, as many and more key tiles than CTAs. A ring
 // fails where it begins, ends or wraps, so sizes are the smallest that reach these points. Each case has a different

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of sm90/forward/consumer_band.h, whose warpgroups walk separate key tiles; otherwise like
 // sm90_forward_matrix_test.cpp.
 #include "tests/emulated/forward_matrix.h"

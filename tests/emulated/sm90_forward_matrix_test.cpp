@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of sm90/forward/consumer.h and producer.h, as compiled in instances/: every number of key and query tiles
 // that matters to stages and grid, under all masks and all kinds of schedules.
 #include "tests/emulated/forward_matrix.h"

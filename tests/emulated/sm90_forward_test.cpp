@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of sm90/forward/kernel.h on the emulator, compared with attention in double at many schedules. Covers the
 // plain consumer and sm90/forward/consumer_band.h: d128 for windows, and d256.
 #include "tests/emulated/forward_problem.h"

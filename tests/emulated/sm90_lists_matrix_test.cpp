@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels that take key tiles from lists, with sm90/forward/consumer_lists.h and with the plain consumer; like
 // sm90_forward_matrix_test.cpp, with lists of as many key tiles.
 #include "tests/emulated/forward_matrix.h"

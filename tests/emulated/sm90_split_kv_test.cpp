@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of sm90/forward/split_kv.h as compiled: from no key tiles to one more than each warpgroup has stages;
 // fewer query tiles than CTAs, as many, and more; at all kinds of schedules.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of sm90/backward/two_kernel/kernel_dq.h and kernel_dkdv.h on the emulator, compared with attention in
 // double at several schedules.
 #include "tests/emulated/two_kernel_problem.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A problem for the kernels of sm90/backward/two_kernel/ and sm90/backward/general/, with its solution from attention
 // in double.
 #pragma once

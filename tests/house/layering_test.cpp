@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which folders may include which, and rules for the form of a file. The rules are a table; the test reads every source
 // file.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """scripts/results.py on a few made-up records (results/measured.jsonl): tables, means, refusals, and a check that can
 fail."""
 import contextlib

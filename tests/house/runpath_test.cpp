@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the loader is told by the built and the installed files: where to search for libraries, and what to protect. An
 // empty or relative element of a run path means the current folder, from which a foreign library could be loaded.
 #include <elf.h>

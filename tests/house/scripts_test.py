@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The scripts that judge GPU code on machines without a GPU, and the build information: each check must be able to
 fail."""
 import contextlib

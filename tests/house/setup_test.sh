@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Tests which build scripts/setup.sh selects on machines that are not present: a fake nvidia-smi describes them.
+# SPDX-License-Identifier: Apache-2.0
 set -u
 cd "$(dirname "$0")/../.."
 . scripts/setup.sh

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Code for one instruction set must not leak. If a machine file keeps an inline function as a weak symbol, the linker
 // may use that copy everywhere, and a CPU without the instruction set crashes. So objects built with more than the base
 // instruction set define nothing weak.

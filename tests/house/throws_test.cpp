@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exceptions of std::filesystem carry text for programmers and abort the operation in progress. So no call in the
 // library or the command may throw: each takes a std::error_code, and its caller reports what failed.
 #include <gtest/gtest.h>

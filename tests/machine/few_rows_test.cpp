@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops for few rows of every machine that has them, compared with the plain formula in double.
 #include <cmath>
 #include <random>

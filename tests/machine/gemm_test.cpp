@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of every layout and dtype compared with a sum in double, with a BLAS if present and with our own loop.
 #include <gtest/gtest.h>
 

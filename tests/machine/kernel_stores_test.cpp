@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optional loops of a machine that store and multiply whole rows, each compared with its fallback.
 #include <gtest/gtest.h>
 

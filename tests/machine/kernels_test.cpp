@@ -1,6 +1,6 @@
-// Every loop of every machine that this CPU can run, compared with the plain formula in double. Machines are found as
-// the algorithms find them: the best for a dtype, at each feature level. Panels are opaque, so the machine's own loops
-// fill and read them: p is read by multiplying it with the unit matrix.
+// SPDX-License-Identifier: Apache-2.0
+// Every loop of every machine that this CPU can run, compared with the plain formula in double, at each feature level.
+// Panels are opaque, so the machine's own loops fill and read them: p is read by multiplying it with the unit matrix.
 #include "machine/cpu/kernels.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of the row operations that modules do not exercise: strided views, memory between rows, threads, the rate
 // of dropout.
 #include "machine/layer_ops.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops of every machine that this CPU supports, at each of its feature levels and all below.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVTX ranges of GPU runs, as a profiler sees them. No GPU required: nvtx_tool.cpp plays the profiler.
 #include "machine/cuda/nvtx.h"
 

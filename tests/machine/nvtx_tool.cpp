@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A profiler as NVTX sees it, for nvtx_test.cpp: it takes the three domain calls that Range makes and logs them. NVTX
 // loads it from the path in NVTX_INJECTION64_PATH and calls InitializeInjectionNvtx2.
 #define NVTX_NO_IMPL

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool over a model of a driver. The model keeps a vector clock per stream, so ordering between points of two
 // streams is a comparison: a block that is reused too early is detected with certainty.
 #include "machine/pool.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "machine/tensor_ops.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names become module lines that the library accepts, with a reason.
 #include "modules/factory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs that no module has: values read by several steps, in every order.
 #include <gtest/gtest.h>
 

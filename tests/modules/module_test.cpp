@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules compared with their formulas in double, forward and backward; and guarantees beyond the numbers.
 #include "tests/modules/plain.h"
 #include "tests/modules/world.h"

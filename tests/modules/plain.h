@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The modules in double, written as formulas. The library's modules are compared with them, and their finite
 // differences give the gradients. Shares only parameter names with src/modules.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A module whose attention spans ranks, one shard each: the outputs equal those of one module over the whole sequence,
 // and the parameter gradients sum to its gradients.
 #include <list>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameter files: what was saved can be loaded, other dtypes are converted on request, and a malformed file gives an
 // error message and nothing worse.
 #include "modules/safetensors.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A module's line: parsed, printed, and every mistake reported.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules that contain variants: every parameter's gradient equals the slope of the loss. Conformance cases check the
 // variants themselves; these tests check that modules pass them the right inputs.
 #include <algorithm>

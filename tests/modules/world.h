@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A module with random inputs for tests, all on the CPU, with poisoned memory.
 #pragma once
 #include <gtest/gtest.h>

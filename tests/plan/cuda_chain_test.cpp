@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The chain of GPU backends on absent devices, over every conformance case: some backend accepts it, refusals are
 // sentences, and plans are sane and pure. For single backends see cuda_test.cpp and gpu_chain_test.cpp.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of the GPU backends on absent devices: supports and shape are pure, so no GPU is needed.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Planning: nothing is silent, nothing touches a device, and every decision has a reason.
 #include "plan/plan.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tuned-file format: what is parsed, what is refused with which message, and which rule decides.
 #include "plan/rules.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of sm90_backward, on absent devices.
 #include <gtest/gtest.h>
 

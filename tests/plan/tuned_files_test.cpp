@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every shipped tuned file parses, names existing backends and states the device it was measured on.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of `adaptive` compared with central differences of its own forward, all in f64: for queries, keys,
 // values and every weight of the scorer. Also its choice of blocks for known scores.
 #include "core/variant/adaptive.h"

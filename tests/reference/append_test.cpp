@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definitions of append and rotary, by hand.
 #include "tests/reference/sample.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference compared with numbers worked out by hand. Everything else is compared with the reference, so nothing
 // here may come from code under test.
 #include "reference/definition.h"

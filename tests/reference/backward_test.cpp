@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of the reference compared with central differences of its own forward: L = sum of d_out * out + d_lse *
 // lse with random d_out and d_lse, perturbing every element of every input. All in f64, on shapes small enough for
 // that; one case per option, then many at once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of dilated attention compared with central differences of its own forward, in f64, and the definition
 // in cases where it equals plain attention.
 #include "tests/reference/gradients.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the gradient tests: the reference of a case, and a loss that is a weighted sum.
 #pragma once
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of the variants of native sparse attention compared with central differences of their own forward, in
 // f64: L = sum of d_out * out + d_lse * lse. Then the definition compared with plain attention where both must agree.
 #include "tests/reference/gradients.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arguments for the reference, small enough to check by hand: tensors of any dtype that start as poison (NaN, or -1 in
 // integers), are set by value and read back as doubles.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes that keep every CPU this one may use busy: two for each, until the end of their scope.
 #pragma once
 #include <sys/prctl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line from outside: exit codes, messages, JSON; and docs/cli.md agrees with --help.
 #include <gtest/gtest.h>
 

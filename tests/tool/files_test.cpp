@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // User data is never lost: a command does not overwrite its own input, and a symlink stays a symlink.
 #include "tool/files.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unreadable folders give a message with the folder, never the text of an exception. A symlink loop stands in for them,
 // because missing permissions do not stop root.
 #include <gtest/gtest.h>

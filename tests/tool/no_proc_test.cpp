@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command without /proc: it cannot find its own file, and must not use the current folder instead, which may be
 // untrusted.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Synthetic records of a fictitious machine.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the command as a user does: a process, its two streams and its exit code.
 #pragma once
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from elsewhere never controls the terminal, whichever command prints it.
 #include "tool/terminal.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One process of transport_mpi_test, started by mpirun: mpi_rank WHAT SECONDS. Prints one line and returns 0 only if
 // everything succeeded.
 #define OMPI_SKIP_MPICXX 1

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MPI plug-in with real processes: their exchanges, and that a killed or silent rank gives an error on the others
 // within the time limit.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the MPI plug-in is loaded from: the tree of the program itself, however it is invoked, and never the current
 // folder, which may be untrusted.
 #include <gtest/gtest.h>

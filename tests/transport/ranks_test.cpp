@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual ranks and what a communicator adds: order, sizes, all-to-all exchanges. A missing, late or broken rank gives
 // an error on the others, never a hang.
 #include <gtest/gtest.h>

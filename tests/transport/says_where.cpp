@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stands for a library left in a folder: it prints on stderr that it was loaded, and from where. As the MPI plug-in it
 // refuses.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guarantees of attention over block lists for every backend, on the CPU and on cuda:0 if present. All blocks give full
 // attention; a row has one softmax over all its blocks; the future does not reach the past; heads of different kinds do
 // not affect each other.

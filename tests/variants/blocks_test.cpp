@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists compared with the definitions of the patterns, restated here token by token without the library's index
 // arithmetic. For GPU lists see tests/cuda/variants/blocks_test.cpp.
 #include "variants/blocks/blocks.h"

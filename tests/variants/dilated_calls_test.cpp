@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of a branch, applied to a tensor whose elements encode their position: together they cover each pair of the
 // definition exactly once, wherever the sequence is cut.
 #include "variants/dilated/calls.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guarantees of dilated attention, on the CPU and on a GPU if there is one: it equals plain attention where it should,
 // and its parameters have their documented effect. `attune parity` checks correctness everywhere.
 #include "tests/runs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block lists in plain memory, for tests: built for a pattern with the bound it requires, and read back row by row.
 #pragma once
 #include <gtest/gtest.h>

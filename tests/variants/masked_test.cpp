@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The slow, obvious method for everything sparse, on the CPU and on cuda:0 if present: it matches the golden attention,
 // and the fast method matches it. A mistake in a walk, a list or a composition thus has two witnesses.
 #include "tests/runs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which blocks are selected, and the attention over a list, on the CPU and on a GPU if there is one: groups, ties, the
 // future, invalid lists, and a needle.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guarantees of native sparse attention as a whole, on the CPU and on a GPU if there is one. A branch that sees
 // everything is plain attention; gates have their documented effect; decode equals prefill; ragged sequences are
 // independent; memory is linear. `attune parity` checks every number; nsa_select_test.cpp checks the selection.

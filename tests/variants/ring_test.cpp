@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over ranks is attention: any number of ranks, every layout and both passes equal one rank and the golden
 // reference of the whole. Ranks are threads here; tests/transport covers how they communicate.
 #include <thread>

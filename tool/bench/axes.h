@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a benchmark, made from axes, problem lines or a file. Axes combine in every way. "512-8192*2" is a range
 // that doubles, "512-2048+512" a range with a step; commas join values and ranges.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a row of a problem and a row of a module share: the machine, the readings, the samples, and a record before its
 // row is measured.
 #include <algorithm>

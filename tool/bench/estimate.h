@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Estimates made before anything is measured: how long a row takes, and whether its tensors fit.
 #pragma once
 #include <cmath>

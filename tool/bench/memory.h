@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures how much memory each implementation of a problem really takes. Each runs once, and the operating system or
 // the driver reports the peak, to be compared with the plan's workspace.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of modules as text: how they are recognised and parsed, the attention inside, which of them can be timed, and
 // their flops and bytes. The module line itself is parsed by modules/settings.h.
 #include "machine/host.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures one row of a module. The module is built, all its results are compared with the same module in f32, it is
 // timed, and it is compared once more with other inputs.
 #include <algorithm>

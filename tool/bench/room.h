@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that did not fit into memory. Longer sequences of the same problem are then skipped, which saves the time of
 // making their tensors.
 #pragma once

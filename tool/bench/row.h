@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures one problem: makes the tensors, checks every subject, times all of them interleaved, and writes a record for
 // each. A failure is a record too, so one row never ends a run.
 #pragma once

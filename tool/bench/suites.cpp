@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The suites, as loops over what varies. Most suites of variants contain dense counterparts, so one file of records
 // shows how much a variant saves.
 #include "tool/bench/suites.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Named sets of rows: what `attune bench --suite` measures.
 #pragma once
 #include "tool/bench/axes.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines of the dense suites. suites.cpp holds those of the variants and the list of all suites.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures many rows, one after the other. Rows that the file already has are not measured again, every row is on disk
 // before the next begins, and no failure of a row ends the run.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Audits records. Every derived value is recomputed from its sources, what must be equal in a run is compared, and each
 // kind of error or forgery has a name. Pure: no clock and no device, so a file from any machine can be audited on any
 // other.

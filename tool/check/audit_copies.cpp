@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Samples that were taken over from another record: all or most of them from three on, all scaled or shifted from
 // six on, all nudged from ten on. Two honest records may share values, because clocks have ticks: a GPU's events are
 // multiples of 32 ns. So a likeness counts only if chance would produce it in less than one of ten million pairs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One record alone: everything that follows from its samples, its problem line and its device.
 #include <cstdio>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A row: how many records it has, and every claim about a baseline.
 #include <set>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run: one process on one machine measured all its records, so most of what they say of it is equal, and its clock
 // runs forward.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Seals and their chain: what was edited, dropped, moved or copied after bench wrote it. See record/seal.h.
 #include <map>
 #include <set>

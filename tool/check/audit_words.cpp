@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words and counts of one record. A field that code decides by has a closed set of words; a name of a peer is open, but
 // begins as one of the peers that bench offers.
 #include "build_info.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of the audit share; see audit.h.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signatures of files of records, by OpenSSH: FILE.sig is what `ssh-keygen -Y sign -n attune -f KEY FILE` writes, so
 // both sides work without this command too. ssh-keygen runs as a process of its own, without a shell.
 #pragma once

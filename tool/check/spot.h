@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks the buffers that are timed. The reference is too slow for long sequences, so rows are sampled: an output row
 // costs one walk over the keys, by the definition and in double. A backward is checked against the out and lse it was
 // given. Kernel bugs hit tiles, heads or edges rather than single rows, so the first and last row are always sampled.

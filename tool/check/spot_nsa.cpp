@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sampled rows of native sparse attention, by its definition (docs/nsa.md) and in double. A forward's selection of
 // blocks is taken from its output, once it is shown to be one that the scores allow: of two blocks whose scores are
 // equal within rounding, either may be selected. A backward is checked against the branches that it was given.

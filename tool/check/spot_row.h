@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The expected value of a sampled row, summed in double, and its tolerance. Kernels round weights and their gradients
 // to the dtype of the values, independently of each other, so these errors add in squares. Errors of f32 arithmetic and
 // of rounding the output come on top. Rows are compared by L2 norm, so a single lucky element cannot pass.

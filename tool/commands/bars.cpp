@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune bars`: judges records by requirements of the user's own, for CI and for oneself.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune bench`: measures problems given as lines, axes, a file or a suite, and writes one record per subject. Peers
 // are timed in the same process: the command then starts itself again inside theirs. A GPU is timed by its own clock,
 // see timing/device_timer.h.

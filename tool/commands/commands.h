@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands of `attune`. Each is one file that adds itself to the command line and runs in its callback. A command
 // never exits: it writes its answer to stdout, reports errors through fail(), and returns.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune compare`: tells whether a change made something slower. It reads two files of records and produces a verdict
 // per row and one exit code, which is what a CI job needs. It measures nothing.
 #include <fmt/format.h>

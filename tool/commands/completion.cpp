@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune completion`: prints a completion script for a shell. It is generated from the command line itself, so it
 // never lags behind a new option. The three scripts are three printings of one list.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune cost`: prices records with the offers of a price file: the run as billed, a million calls, work per dollar.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune doctor`: shows this machine, which backends run on it, which do not and why, and how fast and how steady it
 // is. The first thing to look at when a number is surprising.
 #include <fmt/format.h>

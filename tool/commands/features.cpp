@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune features`: shows what every backend serves, by calling `supports` only, beside what three FlashAttention
 // releases document. Their columns list what their public interfaces accept: flash-attn 1.0.9, 2.8 and the Hopper
 // package 3.0 (beta).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune memory`: shows the memory of a problem, tensor by tensor, with the exact workspace of its plan, and the
 // longest context that fits. On a GPU in this machine everything is allocated from the pool, so the output shows what
 // rounding and the driver add. Nothing runs, except with --measure, which runs every implementation once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune memory` for a module line: parameters, gradients, tape and workspaces, as the module's graph states them.
 // Only the graph is built: no weights are needed, and the device need not be in this machine.
 #include "tool/commands/memory_module.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune memory` for module lines: see docs/modules.md.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune parity`: compares every backend with the reference in double, on the cases that the tests use too. The output
 // is a table, the command that repeats each failure, what compared nothing, and the last line "N passed, N failed".
 #include <fmt/format.h>

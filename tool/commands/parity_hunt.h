@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune parity --hunt`: runs random problems, each launch under a watchdog. A failing problem is shrunk and printed
 // with its seed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune parity --ring`: compares attention over ranks with the reference of the whole. Ranks are threads of this
 // process; under mpirun each process is a rank.
 #pragma once

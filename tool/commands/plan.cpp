@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune plan`: shows what would run for one problem, and why, on a device that need not be in this machine. Nothing
 // is executed: planning is pure, so the answer for an H200 is the same on a laptop.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune profile`: shows what the binary states about every GPU kernel: registers, stack, shared memory, threads and
 // the occupancy of an SM. Nothing runs, so no GPU is needed; cuobjdump of the CUDA toolkit unpacks the kernels. With
 // --run it starts itself again under ncu, which measures the kernels of one call.

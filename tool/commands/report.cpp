@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune report`: turns files of records into an HTML page, Markdown and CSV. It measures nothing and does not depend
 // on the machine: the same files give the same report anywhere.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune scaling`: fits exponents to records: how time and memory grow with the length, with intervals.
 #include <fmt/format.h>
 

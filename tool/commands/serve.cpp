@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune serve`: serves the page of `attune report` over growing files, to watch a run on this machine or one synced
 // to it. It listens on loopback by default, because a page of records describes this machine.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune store` and `attune history`: keep records in a database, and show how the time of a row changed.
 #include <fmt/format.h>
 

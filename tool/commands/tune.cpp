@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune tune`: turns records into the rules that the planner follows. It measures nothing, except with --watch: the
 // same records and the same previous file give the same file anywhere.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune verify`: tells whether a file of records is trustworthy. Nothing is measured: the records are checked for
 // consistency, and with --signers also for who wrote them.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune why`: shows the measured rows behind the choice of a backend. The tuned file holds them beside its rules, so
 // no other file is needed; a rule written by hand has no rows.
 #include <fmt/format.h>

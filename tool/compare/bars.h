@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requirements that records must meet, from a TOML file of the user's own: "sm90_forward at least 1.05 times as fast as
 // fa3 at these lengths". A requirement without a row that shows it is not met.
 #pragma once

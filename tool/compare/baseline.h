@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Named baselines: files of records in .attune/baselines of the current folder if it has an .attune, else in the user's
 // configuration. Baselines of `attune store` are found too. An unknown name is an error, never a first run.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What changed between two sets of records, as a pure function of them. Rows of the same problem, subject and setting
 // are compared. A set may hold several runs of a row; the interval then includes their spread. A missing or broken row
 // is a regression; an unclear row is neither a regression nor a gain.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All rows of a comparison taken together: the trimmed geometric mean of their ratios. It sees what no single row
 // shows, such as a suite that became 3 % slower while every row is within its own noise.
 #pragma once

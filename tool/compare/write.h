@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prints changes: a table for a terminal, Markdown for a comment, JUnit for a CI server, annotations for GitHub's log.
 // All print what changes.h decided and decide nothing.
 #pragma once

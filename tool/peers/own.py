@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 # A function of the user's own as a peer: --peer path/to/file.py:function. Its parameters say what it serves:
 #   def attention(q, k, v, *, scale, causal, window, mask, softcap, alibi_slopes, bias, sinks, cu_q, cu_k, max_q,
 #                 max_k)
 # q, k and v are [batch, head, seq, dim], or [batch, seq, head, dim] if the function has the attribute layout = "bshd".
-# It returns out in the same layout, or a tuple that begins with it. Parameters are given by name, and only those it has:
+# It returns out in the same layout, or a tuple that begins with it. It gets those of these parameters that it has:
 #   scale         float: factor of q . k
 #   causal        bool: aligned at the bottom right
 #   window        (left, right): keys that a query sees behind and ahead of it, -1: all; causal and full are windows too

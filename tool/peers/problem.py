@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A problem as the tool describes it (tool/subjects/peer.cpp), with its tensors as views of the tool's memory: what it
 # asks for beyond plain attention, and which keys a query sees. numpy is not needed.
 import ctypes

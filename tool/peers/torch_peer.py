@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Hosts `attune bench --peer ...`: loads the tool as a library, registers attention of other libraries as peers and runs
 # the tool's main in this process. Nothing is timed here: the tool's engine calls `run` as it calls its own backends, on
 # a GPU on the tool's stream. Tensors are views of the tool's memory, so both sides read the same bytes.

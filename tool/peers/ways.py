@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Attention of other libraries, one small class each. A forward calls the operator itself if there is one, so that no
 # dispatcher is timed. A backward is timed alone: through its own operator, or as torch.autograd.grad captured once in a
 # CUDA graph. A class names the features it serves (problem.py); the rest is refused in a sentence.

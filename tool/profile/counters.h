@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the CSV in which ncu of Nsight Compute reports each kernel of a run. ncu replays a kernel many times, so its
 // times are not comparable with those of `bench`, and no record is made of them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads what a GPU binary states about its kernels. A cubin is an ELF file whose .nv.info sections hold registers,
 // threads and stack. No existing tool prints all of it for a library of hundreds of kernels in less than minutes.
 #pragma once

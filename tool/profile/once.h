@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs one call of a problem on a GPU between cuProfilerStart and cuProfilerStop, so that a profiler sees that call
 // only. A warm-up call before it loads the kernels.
 #pragma once

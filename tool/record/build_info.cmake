@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes the header with the commit that the program is built from. It runs at every build, because a new commit does
 # not trigger a configuration, and touches the file only if something changed. ATTUNE_COMMIT, from the environment or
 # else from the configuration, overrides git: a copy of the sources on another machine has no commit or an older one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What records tell about the state of the machine, as one sentence for a reader; "" where there is nothing to tell.
 #pragma once
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plots time against length in a terminal: one plot for every kind of row measured at several lengths.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads price files: text with one offer per line and tabs between fields, written by hand. docs/measuring.md shows
 // one.
 #pragma once

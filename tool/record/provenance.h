@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a number comes from: collected once, written into every record.
 #pragma once
 #include "tool/record/record.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the files of records on a command line.
 #pragma once
 #include "tool/record/record.h"

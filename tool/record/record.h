@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A record: the measurement of one subject in one row, as a line of JSON. Records are self-contained, so files can be
 // split, joined and sent. `bench` writes them; every reader needs only this header. Times are nanoseconds of one call.
 #pragma once

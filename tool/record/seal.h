@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Seals chain the records of a run, so that an edit, a drop, a copy or another order shows. The last member of a
 // line is its seal: SHA-256, in hex, of the bytes of the line before that member. These bytes hold `previous`, the
 // seal of the record before it: "" in the first record of a run, except that a resumed run continues the last record

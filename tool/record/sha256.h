@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256 of FIPS 180-4, for the seals of records and the content policy of reports. Written out, because the command
 // has no other use for a library of cryptography.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The visible output of a benchmark: progress on a terminal, one line per record otherwise, and a table at the end.
 #pragma once
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps records in one SQLite file, for history, trends and baselines. Each record is stored as its line, so nothing is
 // lost and a store can be written out again; the other columns only serve searching. SQLite is opened at run time;
 // without it every function fails with a message.

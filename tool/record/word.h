@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words of a record that code decides by. Each is an enum, whose last value stands for a word that this version
 // does not have: a newer or an edited file keeps its word when it is printed or written again.
 #pragma once

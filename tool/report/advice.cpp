@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recommends a subject for each kind of work, from the rows alone: the fastest subject with correct results on the same
 // problems, and the exceptions where another one is clearly faster. Nothing is stated about what was not measured;
 // results that were not checked are only counted.

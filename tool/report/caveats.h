@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the numbers of a report come from, and what limits them. Both are derived from the records.
 #pragma once
 #include "tool/report/model.h"

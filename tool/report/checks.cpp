@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Report sections on the checks, the clock and power meanwhile, the changes since an earlier run, and every row.
 #include <fmt/format.h>
 

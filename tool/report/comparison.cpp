@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Subjects against their baselines: a heat map of speed-ups by family and length, with lines at tuned thresholds.
 #include <fmt/format.h>
 

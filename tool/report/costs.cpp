@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost of rows with the offers of a price file: per million calls, and the work that a dollar buys.
 #include <fmt/format.h>
 

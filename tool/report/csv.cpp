@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records as CSV (RFC 4180) for a spreadsheet: one line each, times in nanoseconds, without samples.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How time and memory grow with the length: fitted exponents, and memory per token by length.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report as one HTML page: no network, no other files, readable without its script. Its Content-Security-Policy
 // allows only this style and this script, by their hashes; a served page may also query its own origin.
 #include <fmt/format.h>

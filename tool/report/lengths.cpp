@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time and rate by length: a pair of plots per family of problems. Families with a single length share one table.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report as Markdown, for a pull request or a repository: everything on the page except the plots.
 #include "tool/report/model.h"
 #include "tool/terminal.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The content of a report before it is written as Markdown, CSV or a page: sentences, plots and tables made from
 // records. The writers print this and add nothing, so they cannot disagree. Every number and sentence is derived from
 // the records and the files given with them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roofline: rate against operations per byte, under the two ceilings measured in the same process. A row near the
 // slope is bound by memory, a row near the level by arithmetic.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records prepared for the sections of a report: with their parsed lines, grouped into families that differ only in
 // length, and with one look (colour, marker, dash) per subject throughout the page.
 #pragma once

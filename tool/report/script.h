@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The script of the HTML page: sorts and filters tables, hides series, shows labels under the pointer, switches the
 // theme, and unfolds everything for printing. A served page also polls for changes. The page is readable without it.
 #pragma once

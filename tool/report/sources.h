@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The input files of a report, as given to `report` and `serve`.
 #pragma once
 #include <string>

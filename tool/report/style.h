@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The style of the HTML page. Series use the colours of Okabe and Ito, which colour-blind readers can distinguish; heat
 // maps run from vermilion over grey to blue for the same reason, and every cell prints its number. Light and dark
 // follow the system or the reader's choice (data-theme on the root); print is always light.

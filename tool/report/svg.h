@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plots as static SVG text, which work in mail, in print and in a browser without scripts, and can be tested. Colours
 // are classes (s0 ... s5 for series, h0 ... h6 for heat maps), so the page sets them for light and dark. A series also
 // has its own marker and dash, so nothing depends on colour alone.

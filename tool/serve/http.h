@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small HTTP/1.1 server for a few readers: GET and HEAD, one response per connection, one thread. A client that is
 // slow, silent or malformed is answered or dropped after a while and does not block others: when there are too many,
 // the one that has been asking longest makes room.

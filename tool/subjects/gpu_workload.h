@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The buffers of a workload on a GPU. Results are checked on the host's copy; the GPU's buffers are timed. Several sets
 // with the same values exist if a measurement rotates through them.
 #pragma once

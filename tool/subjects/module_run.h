@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A multi-head module as a subject, and the same module in f32 for comparing results. A row of it is a pass and a
 // module line: "forward multihead f16 b1 s2048 e512 h8 norm=1 | causal". It runs through the C interface like a user's
 // module, so on a CPU with all threads of the process. Inputs are made and results checked on the host.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A function of a shared library as a peer: --peer path/libmine.so:symbol. It takes the structs of the C interface:
 //   int symbol(const attune_problem*, const attune_args*, void* stream);   0, or a code of attune_last_code()
 //   const char* symbol_error(void);                                        optional: says why the last call failed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of other libraries, and of the user's own, under the same timer, in the same process, on the same memory. A
 // host (a Python process that has loaded this tool as a library) or native_peer.h registers callbacks; a peer is then a
 // Subject like any other.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over ranks as a subject. Each rank is a thread of this process with its own shard, and a call ends when the
 // last rank is done. The threads persist between calls, so starting them is not timed. On a GPU the ranks share the
 // device with one stream each: a call only enqueues, after the timer's stream, which continues when all ranks are done.

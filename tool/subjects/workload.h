@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The buffers of one benchmark row: inputs from a seed, aligned as a tensor allocator aligns them. The values come from
 // verify/world.h, so a benchmark runs on the same kind of data as the conformance suite.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ceilings of a CPU. Register-only loops with enough independent chains to hide the latency of the instruction, as in
 // the kernels. They are written in assembly: with intrinsics g++ 12 adds moves to the same loop and halves the result.
 #include "tool/timing/ceilings.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The measured ceilings of this machine: on a CPU the rate of fused multiply-adds in registers, on a GPU that of large
 // cuBLASLt products, and on both the rate of copying memory. The share of a ceiling is the only number of a kernel that
 // means the same on every machine, and a result above a ceiling is wrong. A CPU has one loop per instruction set, in

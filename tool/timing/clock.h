@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A clock in nanoseconds that can also sleep. It is a value, so that tests can supply a clock they control.
 #pragma once
 #include <cstdint>

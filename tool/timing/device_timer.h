@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stopwatch of a GPU. A batch is [flush, mark, work, mark] repeated behind a gate on one stream, then one wait. The
 // gate keeps the host's launches out of the time; the flush comes before the first mark. Replayed graphs are cold
 // without a flush: they rotate through enough sets of inputs to fill five L2 caches.

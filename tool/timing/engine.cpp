@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The timer works in rounds. In each round every subject takes a block of samples. The order of subjects is random and
 // is mirrored in the next round (ABBA), so a linear drift cancels. In warm mode a block begins with an untimed call:
 // warm means that this subject ran just before, not that another one left its data and spinning threads behind. With a

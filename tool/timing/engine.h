@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The timer. Everything that is compared, our backends and peers, is a Subject of one call of `measure`. Samples are
 // interleaved in a random order, so that drift of the machine affects all subjects alike.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fits a power law y = factor * x^exponent to points, by least squares of the logarithms.
 #pragma once
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ceilings of a GPU: products of 8192 x 8192 matrices of normal numbers. With zeros a GPU would be a tenth faster,
 // because it draws less power. The shortest of several runs counts, after a few untimed ones.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Other processes on a GPU, from NVIDIA's management library, opened at run time without its headers. Without a driver,
 // and where the library does not list this process (in a container with process ids of its own), nothing is known.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How busy the machine was while a row was timed. A busy machine makes every time too long, and no statistic of the
 // samples can tell. The counters are the system's (/proc); a container may hide any of them, which is then unknown.
 #pragma once

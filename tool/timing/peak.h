@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures how much memory a piece of work takes, as the system counts it: the peak of the resident pages of this
 // process, or the memory of a GPU that is no longer free. Nothing is derived from shapes, so a plan's workspace can be
 // checked against it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of timings: pure functions of samples, without clock or I/O. Medians and ranks throughout, because timings
 // have a floor and a long tail, and a mean describes neither. No sample is ever dropped; outliers are only counted.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thresholds between any two subjects, peers too: from which length, window or compressed length on one is faster than
 // the other. And thresholds as values of a configuration file.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks how good the choices of rules are on measured rows.
 #pragma once
 #include "tool/tune/curves.h"

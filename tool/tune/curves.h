@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns records into the curves on which thresholds are found: which rows belong together, and which count.
 #pragma once
 #include <map>

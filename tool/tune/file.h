@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tuned file as `tune` writes it: for each key a sentence, its rules, and the rows behind them as comments. One file
 // thus holds a choice and its reasons; the planner reads only the rules.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rule that turns a measurement into a choice; pure. A backend is used from the smallest length at which the lower
 // bound of its speed-up over the baseline is at least 1 + margin, there and at every longer length; else never. At
 // least two lengths must agree, or one at which the baseline does not fit into memory, or the only length measured.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns live calls into rules. A process that runs with ATTUNE_LOG=1 logs its problems, and each of them is measured
 // with the timer and the checks of `bench` in a separate process. The live calls themselves are not timed, because the
 // time would include whatever else their process does.

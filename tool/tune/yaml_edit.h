@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Changes single values of a YAML file and nothing else: comments, order, quotes and line ends stay byte for byte.
 // libyaml says where a value stands; the result is parsed again and may differ in that value alone.
 #pragma once

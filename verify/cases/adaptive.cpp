@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases of content-adaptive blocks: blocks that divide no length, rows of one block, every band, GQA, per-sequence
 // lengths, networks shared by heads or per head, noisy selection. All have a gradient of lse: without one, the gradient
 // of b2 is a sum of large terms that cancel to 0, which tests nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cases that define correctness, shared by the tests, `attune parity` and the benchmarks. A case is a problem line
 // and a few words about its arguments. It prints to one line, which is the command that repeats it:
 //   attune parity --case "forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd cache"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What actually ran, out of everything that can be requested: topic x pass x dtype x key source, with the number of
 // runs or a refusal. A cell with neither is a hole: a backend claims support that no case has tested.
 #pragma once

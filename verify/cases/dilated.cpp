@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases of dilated attention: every mode, norm and gradient with lengths that no segment divides, segments that no rate
 // divides, GQA groups in every relation to rates, rows in no branch, keys in two branches.
 #include "verify/cases/cases.h"

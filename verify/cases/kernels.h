@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The smallest case of every kernel that plans name: for tools that slow a run down a hundredfold.
 #pragma once
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large logits, of the order of 2^33, where one f32 rounding is worth many weights: every row is one key, and finite. A
 // kernel that scales before it subtracts, or trusts the last bits of a log-sum-exp, fails here and nowhere else.
 #include "verify/cases/cases.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Native Sparse Attention, word by word and whole: lengths below a compressed token and across block edges, groups of
 // every size, packed and used lengths, every phi and gate, single branches, caches.
 #include "verify/cases/cases.h"

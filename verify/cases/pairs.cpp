@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "verify/cases/pairs.h"
 
 #include "core/variant/adaptive.h"

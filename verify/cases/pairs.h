@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which visible (query, key) pairs count, and how often: for block lists, adaptive ones, and dilated attention that is
 // one softmax over all its branches. For one head of one sequence, by the definition; it shares nothing with kernels.
 #pragma once

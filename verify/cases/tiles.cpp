@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases that exercise the large tiles of a GPU: their edges and ends, every kernel and its selection criteria. None is
 // small, so the short list has none.
 #include "verify/cases/cases.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the common mistake that explains a wrong result. Each mistake is a way to misread the problem or its tensors.
 // Rows of the output are computed under each reading, by the definition and in double. The reading that reproduces the
 // result is the diagnosis.

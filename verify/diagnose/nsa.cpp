@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Readings of Native Sparse Attention. Its branches share one scale, one head order and one query position, so a
 // mistake affects all of them at once.
 #include "verify/diagnose/nsa.h"

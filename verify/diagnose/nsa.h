@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The common mistake that explains a wrong forward of Native Sparse Attention; called by diagnose().
 #pragma once
 #include "verify/diagnose/diagnose.h"

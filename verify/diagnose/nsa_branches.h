@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The branches of Native Sparse Attention for one head of one sequence, by the definition (docs/nsa.md) and in double:
 // the keys that a query sees in each, and its gates. A mistake is a different value of a non-const member.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the draws of a hunt share: choices from small tables, and lengths around the edges of tiles.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random cases for `attune parity --hunt`: drawn over the whole grammar, dense ones biased towards many short tiles,
 // where persistent kernels fail, others towards small problems; and the shrinking of failing cases.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune parity --hunt`: random cases on every backend of a device, each launch under a watchdog. Cases run in a
 // separate process: one that hangs or crashes is killed and reported, and the hunt continues in a new process.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions of flash_attn 2.x, with their signatures and return values, implemented by attune on CUDA and on the
 CPU.
 

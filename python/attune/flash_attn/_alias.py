@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune under flash_attn's names, for programs that import flash_attn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flash_attn_with_kvcache of both interfaces. Converts arguments where flash_attn's conventions differ from attune's
 append and rotary."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared by the functions of flash_attn 2.x and of FlashAttention-3's interface: their conventions in attune's terms.
 
 Both align masks to the last query and the last key, count windows inclusively with -1 for no limit, and return lse as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """e4m3 for FlashAttention-3's interface. No kernel here reads eight bits, so q, k and v become bf16, which represents
 every e4m3 number, and the bf16 kernels run. The factors of q and k are applied to q, that of v to the output.
 Probabilities keep bf16 precision, where FlashAttention-3 rounds them to e4m3. attune.torch.counters.converted counts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flash_attn.bert_padding: converts padded batches [batch, seq, ...] to tokens [token, ...], and back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flash_attn.flash_attn_interface, an alternative import path for the functions of flash_attn."""
 
 from __future__ import annotations

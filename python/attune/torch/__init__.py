@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attune for PyTorch: attend with gradients, scaled_dot_product_attention, and functions to install it in PyTorch."""
 
 import torch as _torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attend() with autograd. Eager calls go straight to the library, with an autograd.Function if a gradient is required.
 Calls that a compiler, a dispatch mode or a tensor subclass must see go through the operators of _ops."""
 

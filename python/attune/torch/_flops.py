@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers of floating-point operations for torch.utils.flop_counter.FlopCounterMode: those of dense attention, as
 PyTorch counts its own. A causal mask, a window, block lists and variants are not subtracted."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refusals with a message: second derivatives, transforms that would have to see inside a call, and tensors whose
 memory does not hold their values."""
 

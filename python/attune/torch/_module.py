@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers of the library as torch.nn.Module. Parameters are views of library memory, so optimizers, state_dict and
 initializers work in place. Eager calls go straight to the library. Calls that compilers and dispatch modes see are one
 operator, attune::module_forward: an operator with a dozen tensors costs some hundred us more."""

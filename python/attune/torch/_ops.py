@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators attune::forward, attune::backward and attune::append, which compilers and dispatch modes see.
 
 Eager code bypasses them: an operator registered in Python costs 5 us per call, and 28 with autograd (docs/python.md),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces torch.nn.functional.scaled_dot_product_attention by attune: always, or where attune is measured to be
 faster."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scaled_dot_product_attention with PyTorch's signature and semantics. _route installs it in PyTorch.
 
 Calls that attune does not support (f64, nested tensors, other devices) go to PyTorch, and are counted."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One sequence over the ranks of a torch.distributed group: docs/ring.md.
 
     from attune.torch import attend, distributed

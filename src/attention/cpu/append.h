@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The append of attention/tile/append.h on the CPU.
 #pragma once
 #include "attention/tile/append.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients on the CPU, in linear memory and a fixed order:
 //   delta and lse of every row -> for each key tile: for each query tile: S, dP, then P and dS, dV += P^T dO,
 //   dK += dS^T Q, and dS transposed, dQ += dS K

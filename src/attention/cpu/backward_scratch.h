@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a worker of a backward on the CPU works in.
 #pragma once
 #include "attention/cpu/query_rows.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds the block list by key block from the list by query block. A backward with only the latter would search every
 // row of it for every key block.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For each tile of keys, for up to four rows at a time:
 //   row_scores, logits, hide, raise, row_weights, row_accumulate
 // A row never touches a key that it does not see: keys that all rows see are added for all of them, the others row by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A forward of few rows (decode): keys are read where they lie, once, instead of being packed for a panel of rows that
 // are not there.
 #pragma once

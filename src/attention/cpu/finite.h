@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that hold a NaN or an infinity. A weight of 0 times such a row is NaN. Where a mask hides some pair of a tile,
 // these rows are therefore left out of its products, as rows of zeros, and their visible pairs are added one by one.
 // Hidden ones then change no bit. Tiles without a hidden pair need no care, so only the edges of a mask are searched.

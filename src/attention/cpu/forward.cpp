@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention on the CPU, flash-style and in linear memory:
 //   pack q -> for each key tile: pack, then for each panel of rows: scores, hide, admit, weights, accumulate -> store
 // The running reference of a row is an integer. It moves only when the maximum of that row grew by more than kLazy

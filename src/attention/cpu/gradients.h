@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helpers around the products of a CPU backward: lse and delta of every row, the division of keys into tiles, and
 // conversion of gradients between memory and f32.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // P and dS for rows with a large log-sum-exp (core/large_logit.h), for a panel of keys and n queries, as
 // CpuKernels::gradients computes them. The exponents are computed here, on plain rows: the case is too rare for a loop
 // per instruction set.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys of a forward with block lists, packed in advance.
 #pragma once
 #include "attention/cpu/unit.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Powers of two for auto-vectorized loops.
 #pragma once
 #include <algorithm>

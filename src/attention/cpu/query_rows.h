@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Query tiles of a backward as operands, packed one tile at a time or, with a block list, all in advance.
 #pragma once
 #include "attention/cpu/finite.h"

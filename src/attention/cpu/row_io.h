@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helpers of the CPU backends: rows of any dtype as f32, tasks distributed over threads, and row loops that compilers
 // vectorize.
 #pragma once

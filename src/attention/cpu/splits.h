@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KV splits of a forward, and how their rows end.
 #pragma once
 #include "attention/cpu/unit.h"

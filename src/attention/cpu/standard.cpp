@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Textbook attention on the CPU, both passes: the whole score matrix in memory, a BLAS for the products, and a softmax
 // between them. It is the baseline for the fused kernels, so it is written to be fair: loops that compilers vectorize,
 // one task per (sequence, head), one BLAS thread per task. Its memory is quadratic.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Code shared by the CPU passes: the rows of a unit of work, the addresses of its keys, and scores on plain rows.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of cuDNN's graph API that attention needs: tensors, four kinds of operation, and a plan that cuDNN's
 // heuristics select for them. cuDNN is opened at run time without its headers: the values of its enums are part of its
 // ABI and are listed in the .cpp. A graph is textbook attention, operation by operation; cuDNN recognizes the pattern

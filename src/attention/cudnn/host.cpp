@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vendor_cudnn: cuDNN's fused attention as a backend, both part of the chain and a peer for comparison. Attention is
 // written for cuDNN's graph API: the operations of a textbook, in the order of its pattern matcher. The plan that its
 // heuristics select is cached per problem and tensor layout. Building one takes up to a second on the host, once; a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transposes lse through shared memory: 32 queries of 32 heads per CTA. Both sides use 128-byte lines if heads are
 // adjacent in memory.
 #include "attention/cudnn/lse.h"

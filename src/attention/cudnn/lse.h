@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lse of a backward, in the layout that cuDNN reads fastest.
 #pragma once
 #include "plan/backend.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits and errors of each cuDNN version, refused during planning. Most come from the checks of NVIDIA's
 // cudnn-frontend; those observed here name the place. A pure function, since no machine has every version.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The append of attention/tile/append.h on a GPU: one small kernel before the attention, on the same stream and just as
 // capturable.
 #pragma once

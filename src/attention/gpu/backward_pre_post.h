@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pre- and postprocessing of the backward kernels that own keys (sm80/backward/kernel.h): their parameters, the kernels
 // before and after them, and the derivative of one pair.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches of the pre- and postprocessing kernels (gpu/backward_pre_post.h), for every backend with kernels that own
 // keys. The kernels are compiled in one place, since two copies would have the same host symbol.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small kernels that build block lists: a warp counts a row, a CTA sums the rows of a list, one CTA places the lists
 // one after another, and a warp writes a row. The list by key block is built by one CTA per list. It walks the rows in
 // order, so entries ascend without a sort, whatever the order within the rows.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds block lists on a GPU: the kernels of core/variant/blocks.h, on the caller's stream. Nothing is waited for or
 // read back, so a captured graph builds new lists at every replay.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a tensor as kernels address them: contiguous fields, strides in bytes.
 #pragma once
 #include "core/tensor.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which CTAs take rows of block lists: longest first. The order does not change results.
 #pragma once
 #include "attention/gpu/sort_by_length.h"

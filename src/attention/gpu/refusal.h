@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the GPU backends refuse, with one sentence for each reason. The first reason counts:
 //   return Refusal(kWho, p, d).needs_arch(90).pass(Pass::forward).no_variant().dims(8, 256).status();
 #pragma once

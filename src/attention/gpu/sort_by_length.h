@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sorts items by length, longest first, so that a long item does not start when all others have ended. Lengths are
 // classified by half powers of two only. Within a class, the items of a warp keep their order, so neighbours find each
 // other's keys in L2.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_standard: textbook attention on a GPU, both passes. cuBLASLt computes the products, with one softmax kernel
 // between them. It is the baseline for the fused kernels, and the last backend of the chain on GPUs from sm_75 on.
 //   forward   S = Q K'  ->  P = softmax(S)  ->  out = P V

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Textbook attention on a GPU: the kernels between the matrix products. The scores of a KV head of one
 // sequence, with its query heads, are [head of the group, query, key] in f32; the softmax replaces them in place by
 // weights in the dtype of the inputs, from the start of each row. Copies and sums are in gpu/standard_rows.h.

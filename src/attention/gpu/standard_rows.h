@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Textbook attention on a GPU: packing and unpacking of rows, and the sums over many rows. Every sum has a fixed order,
 // so runs are repeatable to the bit.
 #pragma once

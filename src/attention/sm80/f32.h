@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Code shared by the f32 kernels of both passes: call parameters, the rows that a CTA owns, tiles of floats, and the
 // two products S = X Y^T and A += W Y. Options are evaluated at run time: f32 serves checks and small models, and a
 // second set of kernels would cost every build more than it gains.

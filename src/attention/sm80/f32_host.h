@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host code shared by the two f32 backends: the problems they support and the parameters of their kernels.
 #pragma once
 #include <algorithm>

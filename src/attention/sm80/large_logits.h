@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward weights for rows with a large log-sum-exp (core/large_logit.h), for the M * 16 keys and N * 8 rows of a
 // warp. A warp tests its rows before the products; if none is large, this test is the only cost.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // S = X Y^T by mma.sync, with both tiles in shared memory: a warp has 16 rows of X and all kN * 8 rows of Y.
 #pragma once
 #include "machine/sm80/mma.h"

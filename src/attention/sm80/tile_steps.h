@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of the mma.sync forward kernels on one key tile and the 16 rows of a warp, once the scores are computed: the
 // online softmax and O += P V. s has one fragment per 8 keys, o one per 8 columns of v.
 #pragma once

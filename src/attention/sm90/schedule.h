@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scheduling constants and formulas for the host sides of the Hopper kernels. They determine how many heads form a
 // section that stays in L2, when the backward runs persistent CTAs, and how many query splits a key tile has. Host code
 // without CUDA.

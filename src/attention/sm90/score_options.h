@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options that change scores, as the forward and backward Hopper kernels receive them: a plain struct, and the function
 // that fills it from a problem and its arguments.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The TMA tensor maps of one run, for host code: a list of requests, and one sentence if the driver refuses one.
 #pragma once
 #include <initializer_list>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Appending to a KV cache, as every backend does it before it attends. New keys and values go behind the used ones;
 // keys are rotated by rotary embedding, and rotated queries go to a workspace that replaces q. All new rows are written
 // before any of them is read. Rotation is computed in f32 and rounded to the dtype, so kernels read the result like any

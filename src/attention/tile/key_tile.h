@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One key tile, as the CTA of a backward that owns it sees it: which keys it has, and which query tiles see one of
 // them. This header derives it from a sequence. Kernels walk its query tiles for every query head of the GQA group.
 #pragma once

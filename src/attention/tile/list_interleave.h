@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merges two lists of key tiles, each walked from its end, into one stream. A key tile that both lists need next comes
 // once; otherwise the one with the higher number comes. A consumer holds on to its key tile until it finds its next
 // one. So neither list waits for more than `most` consecutive key tiles of the other, out of order if necessary.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One query tile, as a kernel that takes tiles one after another sees it: which rows, which key tiles, and which keys
 // its rows see. This header derives it from lengths and block lists in tensors. A plain problem needs less (find_tile
 // in sm90/forward/producer.h).

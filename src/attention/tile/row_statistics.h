@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory layout of the row statistics of a backward: a log-sum-exp and a delta per row. Paired: two log-sum-exps, then
 // two deltas, for each two rows. A thread that has two adjacent rows then loads either with one instruction.
 #pragma once

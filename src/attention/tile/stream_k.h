@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-K for the last query tiles, which would leave SMs idle. Their key tiles, all of them back to back, are divided
 // evenly among the persistent CTAs of a kernel. With more CTAs than query tiles, a CTA has key tiles of at most two.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A query tile whose dQ is computed transposed, dQ^T[column x query] = K^T dS^T, so its queries need not be a multiple
 // of 64. This header defines the layout of dS for that product and the layout of the dQ sums in memory. Kernels and
 // tests share it.

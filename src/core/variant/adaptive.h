@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Content-adaptive block-sparse attention, "adaptive block=64 density=0.1 hidden=128". A small network scores every
 // visible pair of a query block and a key block, each block row keeps its best key blocks, and their scores are added
 // to the logits. The selection has no gradient, but the scores have an exact one, through the softmax.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Building block lists: the request, and the row that CPU and GPU code walk alike. Lists are built on the device of the
 // data, in ascending order, from a pattern or from a dense mask. The list by key block is built from the list by query
 // block.

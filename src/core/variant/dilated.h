@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dilated attention (LongNet, arXiv 2307.02486), "dilated mode=longnet norm=lse rates=1,2 segments=2048,4096": its
 // parameters, and the rows that each head keeps. A branch (segment w, rate r) cuts the sequence into segments of w
 // rows. In each segment a head keeps rows o, o + r, o + 2r, ..., as queries and as keys. docs/dilated.md has the

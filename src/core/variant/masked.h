@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sparse problem as a bias on dense attention: 0 for a visible pair, -inf for a masked pair, log n for a pair in n
 // branches of dilated attention, and the block's value with block_bias. Each row of the bias is a task, shared by
 // lanes: the threads of a CTA on a GPU, one lane on a CPU.

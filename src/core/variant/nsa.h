@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters of Native Sparse Attention (arXiv 2502.11089), for the words compress, select, selected, gate, reads and
 // nsa. Also the index arithmetic that their kernels share on host and device. docs/nsa.md has the definition; the
 // reference shares only the parameters with this file.

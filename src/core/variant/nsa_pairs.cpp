@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The number of (query, key) pairs that the words of Native Sparse Attention actually compute: from the lists if they
 // are given, otherwise from a selection with the problem's sizes.
 #include <algorithm>

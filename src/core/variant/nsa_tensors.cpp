@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors that the words of Native Sparse Attention take and return.
 #include <algorithm>
 

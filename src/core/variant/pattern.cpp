@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parsing of patterns, and bounds on the blocks that each can list.
 #include "core/variant/pattern.h"
 

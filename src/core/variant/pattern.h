@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Named patterns: which key blocks a query block attends to. They are predicates shared by CPU and GPU, so a list is
 // the same bit for bit wherever it is built. Patterns are defined on key blocks for both sides: a query block covers
 // the key blocks that its tokens' positions fall into (one if both sides have equal length and block size). It takes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over ranks: `ring layout=ring|zigzag|striped|ulysses ranks=R tokens=N [inner=dilated ...]`. Every rank has
 // its shard (shard.h) of a stream of N tokens, with q and k divided alike, and a communicator in its arguments. The
 // number of ranks is part of the problem because it determines the code that runs: the heads of a rank, the masks of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scorer of adaptive.h, step by step. A step is a set of independent tasks, and each task is shared by lanes: the
 // threads of a CTA on a GPU, one lane on a CPU. The arithmetic is here once, in f32, with a fixed order for every sum,
 // so results are bitwise reproducible. Only the selection of a row's best entries differs by machine.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tokens a rank has, and which of another rank's keys its queries see. A stream of tokens (every row of the
 // batch, or all sequences packed) is divided into pieces whose sizes differ by at most one.
 //   ring, ulysses   rank r has one contiguous piece: tokens [r N / R, (r + 1) N / R)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors that a variant takes and returns besides the dense roles, declared once. The argument check, the test
 // inputs of verify and the error messages all use it. A new variant is an entry in variants.cpp.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // x86 AMX: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. TDPBF16PS multiplies 16 rows of 32 by 32 x 16,
 // the second operand as pairs of consecutive terms. A 32 x 32 result takes four of the eight tiles, so each loaded
 // operand tile is used twice. Rows lie across vectors here, and keys or dims along lanes: the weights of a row are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // x86 AVX2 with FMA; arithmetic is f32 for every stored dtype. The register tile is 24 x 4: 12 accumulators, three
 // vectors of rows and one broadcast fill the 16 registers exactly. 7 loads for 12 multiply-adds leave a load port idle,
 // and 12 chains cover a latency of 4 at two per cycle (they need 8).

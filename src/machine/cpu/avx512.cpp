@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // x86 AVX-512; arithmetic is f32 for every stored dtype.
 #include "machine/cpu/avx512.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A vector of 16 floats, for the AVX-512 kernels. The register tile is 48 x 8: 24 accumulators, three vectors of rows
 // and a broadcast, 28 of 32 registers; 11 loads for 24 multiply-adds fit two load ports.
 #pragma once

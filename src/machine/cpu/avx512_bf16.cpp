@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // x86 AVX-512 with VDPBF16PS: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. A lane of the instruction
 // adds the products of a pair, so operands are those of the f32 kernels with pairs for elements: of dims in the first
 // product, of keys in the second. s and o are the same.

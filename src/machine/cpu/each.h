@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A loop over independent tasks, on all threads of this process.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of up to four rows with keys as they lie in memory: each key is loaded once, and nothing is packed. An
 // instruction set is a type W with
 //   F, kLanes                        a vector of floats, and its lanes; 8 is a multiple of them

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small loops of attention as a table of functions, with the same names for every instruction set. The algorithm
 // (attention/cpu/) handles tiles, masks, the online softmax and threads, and uses no instructions. A file of an
 // instruction set handles instructions and data layouts, and nothing else. A call does thousands of multiply-adds, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arm NEON; arithmetic is f32 for every stored dtype. The register tile is 12 x 8: 24 accumulators, 24 multiply-adds by
 // element for 5 loads, and 24 independent chains cover the latency at 4 per cycle. Row sets of 8, 16 or 64 that share
 // nothing with others would leave panels of 12 unfilled: for them there is an 8 x 8 tile, 16 chains and 4 loads.

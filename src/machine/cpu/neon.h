@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Code shared by the NEON kernels: unrolling, exp2, small transposes, loads of every stored dtype.
 #pragma once
 #include <arm_neon.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arm NEON with BFMMLA: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. BFMMLA multiplies 2 x 4 by 4 x 2,
 // so everything comes in 2 x 2 blocks: a vector of s is [r0k0 r0k1 r1k0 r1k1]. The softmax is unaffected; row maxima
 // and sums fold lane pairs at the end. The tile is 12 x 8 as well: 24 accumulators, 24 products for 10 loads. Rows in

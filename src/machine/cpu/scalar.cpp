@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The portable kernels: plain loops, row-major panels, f32 arithmetic for every stored dtype. The model for a new
 // instruction set, and the reference that the others are tested against.
 #include <algorithm>

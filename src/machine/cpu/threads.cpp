@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread pool. A job is a function and a number of workers; helper n waits for its own ticket to change, so a small
 // job wakes only the threads it needs. Every thread spins for 20 us before sleeping: a short problem takes a
 // millisecond, and a sleeping thread takes 50 us to wake.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library's threads: one pool per process, created on first use.
 #pragma once
 

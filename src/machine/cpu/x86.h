@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Code shared by the x86 kernels: everything but the width of a vector and its exponential. An instruction set is a
 // type V with
 //   F, kLanes, kTileN                                       a vector of floats, its lanes, and the tile's width

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every GPU function in a build without CUDA: each refuses with the same sentence.
 #include "attention/gpu/block_lists.h"
 #include "machine/append_rows.h"

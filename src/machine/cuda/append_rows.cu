@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // append_rows.h on a GPU. The copies are the parameter of a kernel: a warp takes a row, 16 bytes per lane if all rows
 // are aligned, otherwise 1.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuBLASLt is column-major: the row-major [m, n] = x y is its [n, m] = y' x', so its A is our y and its B our x.
 #include "machine/cuda/blas.h"
 

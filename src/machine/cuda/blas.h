@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products on a GPU through cuBLASLt, opened at run time without CUDA headers: blas.cpp lists the few constants
 // of its interface. Every build therefore has this code and reports if the library is missing.
 #pragma once

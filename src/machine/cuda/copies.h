@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asynchronous copies, and the marks that order them between streams: they move data from rank to rank. Plain types and
 // no CUDA header; a build without CUDA has all of it, and each function refuses with a sentence.
 #pragma once

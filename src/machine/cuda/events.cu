@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "machine/cuda/events.h"
 
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPU support for a timer: marks on a stream, a gate that holds the stream while work is enqueued behind it, the SM
 // clock, and captured graphs. Plain types and no CUDA header; a build without CUDA has all of it, and each function
 // refuses with a sentence. Functions without an index use the current GPU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of compiled kernels, one row each: numbers that `shape` selects by, `threads`, `shared_bytes`, and the
 // functions for f16 and bf16 with their opt-in state. Tables are in separate files, so that a build compiles them in
 // parallel. A plan holds an index that counts through all of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel launches and runtime errors, for code that includes CUDA's headers. A backend makes its GPU current, places
 // its workspace and launches. Every runtime error becomes a sentence with the call, CUDA's own text and the problem.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches the kernels of one run, for .cu files: what they share is given once.
 #pragma once
 #include "machine/cuda/launch.h"

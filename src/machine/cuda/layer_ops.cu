@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // layer_ops.h on a GPU. Everything is bound by memory: a thread takes 16 bytes at once where rows and addresses allow
 // it, a CTA takes a row of a norm, and sums over rows are computed in parts, so that their order is fixed.
 #include <cuda_bf16.h>

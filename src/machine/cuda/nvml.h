@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State of a working GPU from NVIDIA's management library: clocks, power, temperature, reasons for lower clocks, and
 // energy. Opened at run time without its headers: nvml.cpp lists the few constants.
 #pragma once

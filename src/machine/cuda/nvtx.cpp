@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "machine/cuda/nvtx.h"
 
 // Header-only, part of the toolkit. A compiler from PyPI may lack it; the build then has no ranges.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges for NVIDIA's profilers: work launched on a GPU during the lifetime of a Range is shown under its problem line,
 // in the domain "attune". Without a tool attached it costs a branch and builds no text.
 #pragma once

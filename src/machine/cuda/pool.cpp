@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "machine/cuda/pool.h"
 
 #include <cuda_runtime.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory pools of the GPUs, one per GPU, created on first use and never destroyed: machine/pool.h over a driver
 // pool of our own. Blocks are kept only with ATTUNE_POOL=attune, read at that moment; otherwise the driver manages them
 // and only the counting is ours. docs/memory.md explains why.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVIDIA GPUs as the rest of the library sees them: plain types and no CUDA header. A build without CUDA, or a machine
 // without a driver, has all of it, and each function refuses with a sentence. launch.h has the rest that .cu files
 // need.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // scatter() of runtime.h: writes a few numbers from the host in stream order.
 #include <algorithm>
 

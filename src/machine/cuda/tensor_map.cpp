@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "machine/cuda/tensor_map.h"
 
 #include "core/check.h"

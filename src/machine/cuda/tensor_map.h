@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TMA tensor maps for Hopper, for .cu files. The driver builds them on the host; nothing on the GPU is touched.
 #pragma once
 #include <cuda.h>

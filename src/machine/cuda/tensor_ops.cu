@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tensor_ops.h on a GPU. Everything is bound by memory: a thread takes 4 elements at once where rows and addresses
 // allow it, and switches on the dtype at run time, uniformly over a launch.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A few adjacent elements of a row at once, of any floating dtype. For memory-bound kernels that switch on the dtype at
 // run time, uniformly over a launch.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mbarriers in shared memory: producer warps fill a buffer, consumer warps empty it, and each waits only for the buffer
 // it needs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies from global to shared memory without registers: cp.async, 16 bytes per thread.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programmatic dependent launch, from sm_90 on: the second of two kernels starts early. On earlier GPUs these functions
 // are empty, and the second kernel is launched in plain order (cuda/launch.h, Launch::dependent).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transfers between registers and memory: pairs of 16-bit numbers, shared memory by address, and additions in global
 // memory. Pairs use PTX like cuda_fp16.h and cuda_bf16.h, which would cost every including file 0.6 s of compile time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor cores by mma.sync: fragments of 16 x 16 and 16 x 8, loaded from swizzled shared memory by ldmatrix.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // f32 on tensor cores by mma.sync. They take tf32, which stores 10 bits of the mantissa instead of 23. A number is
 // rounded to tf32, or split into two tf32 numbers whose sum is exact to within 2^-21. In the second case (tf32x3),
 // three products make one (small big + big small + big big; small small is below 2^-22 of it). Tensor cores truncate

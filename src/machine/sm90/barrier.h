@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Synchronization within a Hopper CTA: mbarriers, which count arrivals and bytes, named barriers, and registers that
 // one warpgroup hands to another. Addresses are 32-bit shared-memory addresses.
 #pragma once

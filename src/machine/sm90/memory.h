@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory instructions of Hopper kernels: ordered loads of read-only global memory, vector access to shared memory,
 // vector adds and L2 prefetch. Also a fast reciprocal and masks from bits.
 #pragma once

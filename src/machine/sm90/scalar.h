@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scalar instructions that have no name in C++.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of whole tiles by TMA, with tensor maps of four axes {column, row, head, batch}. One thread issues a copy, and
 // an mbarrier counts its bytes. Elements outside the tensor read as zero and are not written. Also the proxy fences and
 // stmatrix, which copies and products need.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WGMMA: d[64 x N] (+)= a[64 x 16] b[16 x N], 16-bit operands, f32 sums in registers. The instruction names every
 // register, so each N has its own text, which macros assemble.
 //   shared        a [64 rows, k contiguous] and b [N rows, k contiguous] in shared memory

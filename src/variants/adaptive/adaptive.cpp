@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Content-adaptive block-sparse attention, as core/variant/adaptive.h defines it: places the rows of the lists, scores
 // and selects, then attends over these lists with the scores as block bias. In a backward, the gradient of that bias is
 // the gradient of the scores. CPU and GPU share one composition; only the scorer's steps run on different machines.

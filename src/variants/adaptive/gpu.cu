@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A step is a kernel, a task is a CTA. A radix select over the scores, which stay in shared memory, finds the best
 // blocks of a row. Only the kept entries are written out.
 #include "machine/cuda/launch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scorer of content-adaptive blocks on a GPU: the steps of core/variant/scorer.h with one CTA per task, and the
 // selection of the best blocks.
 #pragma once

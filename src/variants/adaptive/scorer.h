@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scorer of content-adaptive blocks on a CPU: the steps of core/variant/scorer.h, one task at a time on every
 // thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU build of block lists, and the dispatch between CPU and GPU. The passes are those of
 // attention/gpu/block_lists.cu: count the rows, place them, write them, and transpose the list.
 #include "variants/blocks/blocks.h"

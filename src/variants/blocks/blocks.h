@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block lists, built on the device of the data: from a named pattern, from a dense block mask, or, for existing lists,
 // by key block. The arguments are those of the attention that follows. block_begin and block_column are written (read
 // with BlockOrigin::lists), block_begin_k and block_row_k are written if given. Lengths are read as in an attention;

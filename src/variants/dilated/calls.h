@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A dilated branch as calls of plain attention on strided views, without gathering: the rows, heads, segments and
 // sequences that each call covers. Heads of one offset are a stride on the head axis, rows a stride on the sequence
 // axis. The remaining loops (sequences, segments, offsets) are folded: the longest into the batch axis of the view, the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dilated: plain attention on the views of calls.h, merged. It has no kernels of its own, on CPUs and GPUs alike.
 //   forward   norm=lse: the branches accumulate into one running f32 (out, lse): one softmax over all their keys
 //             norm=divide, none: each branch separately, then summed

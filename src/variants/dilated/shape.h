@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decisions of dilated attention that need no memory: which parts accumulate, the rows per chunk, and the plain
 // problems of its calls.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills, on a GPU, the bias that represents a mask.
 #include "machine/cuda/launch.h"
 #include "variants/masked/gpu.h"

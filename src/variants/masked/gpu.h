@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // core/variant/masked.h on a GPU.
 #pragma once
 #include "core/variant/masked.h"

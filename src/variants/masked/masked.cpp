@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The slow and obvious method: dense attention with a bias that hides every pair that a sparse problem masks. It needs
 // memory for every pair and exists for comparison, so it is selected only by name. It covers block lists with
 // block_bias, bands, dilated attention that is one softmax, and attention over per-token lists. Adaptive and native

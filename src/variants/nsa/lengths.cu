@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lengths.h on a GPU: one thread per sequence.
 #include "machine/cuda/launch.h"
 #include "variants/nsa/lengths.h"

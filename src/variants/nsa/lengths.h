@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lengths of compressed tokens, computed on the device of the raw lengths: a composition must not read them on the
 // host. One small launch on a GPU.
 #pragma once

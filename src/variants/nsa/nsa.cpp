@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nsa: Native Sparse Attention composed of its parts, on CPUs and GPUs alike.
 //   forward   compress k and v -> attend to compressed tokens -> select blocks by their probabilities -> attend to the
 //             blocks' raw tokens -> attend to the window -> gated sum

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Native Sparse Attention as plain problems: the steps of a call, and the problem of each. Nothing runs here; nsa.cpp
 // connects them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank computes with another rank's keys, as plain attentions on views: one for each pair of pieces that see
 // each other and, for a dilated problem, for each segment, rate and offset in which both have rows. Pure: planning and
 // running use the same calls.

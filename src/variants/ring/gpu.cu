@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills the tables and lists of a shard on a GPU.
 #include "machine/cuda/launch.h"
 #include "variants/ring/gpu.h"

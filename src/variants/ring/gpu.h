@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills the tables of core/variant/shard.h on a GPU: lengths of packed sequences are known only there. In a build
 // without CUDA it refuses with a sentence.
 #pragma once

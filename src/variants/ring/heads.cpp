@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over ranks by heads (DeepSpeed-Ulysses): every rank receives the whole sequence for some heads, attends
 // like a single rank, and returns the rows. A pass has two all-to-all exchanges and no steps in between, so everything
 // that one rank supports works: block lists, dilated, any backend. With fewer KV heads than ranks, ranks share a KV

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The common part of the two methods of attention over ranks: checks of a call, and tensors in a workspace.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ring attention: keys and values rotate, queries stay. In step s a rank has the keys of rank r - s. It sends them on
 // and requests the next ones before it attends, so transfers overlap with compute. Partial results merge in f32 (out,
 // lse) by `accumulate`. A backward has the merged out and lse, with which every part yields exact gradients of the

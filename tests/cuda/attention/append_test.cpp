@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Append on a GPU with wrong integers in device memory. They are not checked during a call, so the kernel itself must
 // skip rows that have no place.
 #include "tests/cuda/gpu.h"

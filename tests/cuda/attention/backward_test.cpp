@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reproducible gradients: CTAs add to dQ in ticket order, so the bits are the same whatever else runs on the GPU or
 // shares the batch. There are enough key tiles that the order would vary without tickets.
 #include "tests/cuda/gpu.h"

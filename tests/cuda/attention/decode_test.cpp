@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode with repro=batch: the bits of a row must not depend on the batch. Every sequence of a batch is run again
 // alone, with its own bounds, and must write the same bytes.
 #include "tests/cuda/gpu.h"

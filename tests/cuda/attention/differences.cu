@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda/attention/differences.h"
 
 #include <cuda_runtime.h>

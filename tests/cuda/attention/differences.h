@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares GPU memory on the GPU, so that a thousand results can be compared with the first.
 #pragma once
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors without rows, which a call may pass whatever its plan assumed. Without keys, out is 0, lse is -inf and dq is
 // 0; without queries, dk and dv are 0.
 #include <cmath>

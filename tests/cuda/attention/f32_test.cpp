@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // f32 on tensor cores: every run gives the same bits, with or without repro=run, and they do not depend on the memory
 // layout of the rows.
 #include "tests/cuda/gpu.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs in a CUDA graph. Capture uses the strictest mode, where any allocation, synchronization or copy to the host in
 // the process is an error. Replay follows changes of lengths, tables, positions and seeds on the GPU.
 #include "machine/cuda/events.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors with more than 2^31 elements, to expose 32-bit offsets. Computing 2^31 rows in double is too slow. Instead,
 // one head of a few sequences is fetched with the keys it sees and judged as a separate problem: at the beginning,
 // where offsets pass 2^31, and at the end. Values repeat with a prime period, so elements 2^31 or 2^32 elements or

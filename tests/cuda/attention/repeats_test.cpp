@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thousand runs of sm90_forward, and two hundred of reproducible sm90_backward, give the same bits. The assignment of
 // tiles to CTAs differs between runs, more so next to another kernel, and must not affect the result. Results are
 // compared on the GPU: a run takes microseconds, fetching its output milliseconds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selected attention on a GPU, beyond the cases for every backend: group sizes, block sizes and lists with separate
 // code paths, and results that must be exact.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys and values broadcast over heads or sequences with a stride of 0 give the same bits as an equivalent call without
 // broadcasting.
 #include "tests/cuda/gpu.h"

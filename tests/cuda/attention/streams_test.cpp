@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads on many streams and GPUs at once: every result equals that of a single thread, bit for bit.
 #include <atomic>
 #include <thread>

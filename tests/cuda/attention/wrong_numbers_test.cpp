@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lengths, indices, pages and positions lie on the GPU, where a call does not check them. Whatever their values, a
 // kernel terminates, reads nothing outside its tensors and writes only its outputs; a fault would fail everything that
 // follows. Also tests what `attune_check` reports about them.

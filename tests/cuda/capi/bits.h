@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bf16 as users of the C interface see it: raw bits.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache object on a GPU compared with the one on the CPU: the same steps give the same lengths, the same rows in
 // memory and the same results. Uses only the C interface, as users do.
 #include <cuda_runtime.h>

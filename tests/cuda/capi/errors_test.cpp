@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPU errors return a sentence with the backend, the call and the problem, and leave everything usable.
 #include "attune/attune.h"
 #include "tests/cuda/gpu.h"

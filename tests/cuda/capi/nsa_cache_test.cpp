@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache of native sparse attention on a GPU. A prefill, chunks and single tokens give the same compressed streams
 // and the same blocks, bit for bit, and the same results. Uses only the C interface, as users do.
 #include <cuda_runtime.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory pool with real streams, which machine/pool_test.cpp only models. Every buffer is filled on its stream and
 // read back before it is freed, so a buffer that was reused too early holds foreign bytes. Passes with
 // ATTUNE_POOL=driver, the default, and with ATTUNE_POOL=attune.

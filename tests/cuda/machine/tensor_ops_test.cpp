@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops of machine/tensor_ops.h give the same results on a GPU as on the CPU: the same random numbers, both kinds
 // of strides, every dtype, and no write outside the elements.
 #include "machine/tensor_ops.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules on a GPU compared with the same modules on the CPU: equal parameters from the same seed, equal results within
 // the rounding of their dtype, forward and backward. Also a forward and a backward captured in a graph.
 #include "tests/cuda/gpu.h"

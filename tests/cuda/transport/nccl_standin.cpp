@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stand-in for libnccl. Ranks are threads that share one GPU, which NCCL itself refuses. Grouped sends and receives
 // meet in mailboxes and become copies on the given streams. It counts its calls and can fail on request.
 #include <cuda_runtime.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL as a transport. The real library allows one rank per GPU and is tested with one rank. The stand-in in this
 // folder, found first through LD_LIBRARY_PATH, is tested with four ranks on one GPU. No test uses several GPUs.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block lists built on a GPU equal those of the CPU bit for bit, and a captured graph rebuilds them.
 #include "tests/asked.h"
 #include "tests/cuda/gpu.h"

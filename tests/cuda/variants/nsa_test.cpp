@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The variants of native sparse attention on a GPU: results must not depend on what shares a launch. `attune parity`
 // checks correctness.
 #include "core/variant/nsa.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads with separate streams on one GPU: through GPU memory, and through pinned host memory as if the
 // transport supported nothing else. One GPU proves correctness, not scaling.
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of sparse problems contain the actual density, and the requested density changes it.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sweep killed at any moment loses at most the row in progress, and --resume completes it to the same table.
 #include "tool/bench/sweep.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A corpus of forgeries, each made from an honest run by a function with a name. Three forgers are tried: one who edits
 // the file, one who has the source and computes all seals anew, and either of them against a signature.
 #include <gtest/gtest.h>

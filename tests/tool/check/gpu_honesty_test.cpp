@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frauds planted on a GPU, each of which must be caught and named. The peer that plants them computes with one of our
 // backends, so honest results are exact to the bit and only the cheat is wrong. Skipped without a GPU.
 #include <gtest/gtest.h>

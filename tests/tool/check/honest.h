@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Honest records, as `bench` writes them, to be forged: a row, a run of several rows, and what verify says of them.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Honest files have no errors: runs of every kind, old versions, and samples that are alike by chance.
 #include "tests/tool/check/honest.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Planted frauds, each of which the tool must catch and name. Frauds visible at run time are planted as peers and
 // measured; frauds in records are written into a file.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The check of timed buffers: it must accept correct results in every dtype and option, and detect errors in few rows.
 #include "tool/check/spot.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune bench` from outside: the records match the request.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The completion scripts: the shells accept them, and they offer every command and option.
 #include <gtest/gtest.h>
 

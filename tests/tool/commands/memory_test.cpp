@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune memory` from outside: the bytes add up, the workspace equals the plan's, and the longest context is maximal.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune parity` and `attune features` as a shell sees them: last line, exit code, messages, JSON.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `attune scaling` and `attune cost` from outside.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requirements of the user's own: what is met, missed, unclear or shown by nothing, and what a file of them may hold.
 #include "tool/compare/bars.h"
 

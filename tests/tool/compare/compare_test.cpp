@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verdicts over two sets of records: what is detected, what raises no alarm, what stays undecided; and the output of
 // the command. The detection limits are tested on synthetic sets with measured noise.
 #include "tool/compare/write.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measured noise of one machine: times of two backends in 24 processes each, in units of 1/10,000 of the overall
 // median; 32 samples per process, evenly spaced from the fastest to the slowest. Neoverse-V1, 2 shared cores,
 // 2026-11-15, commit d79c9b3, 24 times

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verdict over all rows: what it finds and how often it is wrong, in suites of 48 rows. Processes differ as those
 // of noise.h do, by 0.36 % in a row: 0.2 % in all rows of a run together, and 0.3 % in each row alone.
 #include <gtest/gtest.h>

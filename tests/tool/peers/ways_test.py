@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Other libraries' attention as peers of `attune bench`, without a GPU. Exits with 77 if PyTorch is not installed.
 
     ways_test.py <attune>"""

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel attributes in a cubin, read from ELF files made here; no input may crash the reader.
 #include <gtest/gtest.h>
 

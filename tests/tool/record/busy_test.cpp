@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What records tell about the machine: quiet and loaded ones, what moved between two sets, and what nothing tells.
 #include "tool/record/busy.h"
 

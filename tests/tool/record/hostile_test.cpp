@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines crafted to attack the reader: each gives a message with file and line in every command that reads records,
 // without excessive run time.
 #include <gtest/gtest.h>

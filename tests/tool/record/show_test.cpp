@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text that the tool prints for a GPU row.
 #include "tool/record/show.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store: nothing is lost or stored twice, a baseline is exactly what it was set to, and other files are left alone.
 #include "tool/record/store.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A headless Chromium, driven over its debugging pipe. It opens pages as a reader does and keeps their requests,
 console output and exceptions."""
 import base64

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The report in a real browser: no errors, no requests, plots with tooltips, tables that sort and filter; when served,
 it follows a growing file. browser_test.py ATTUNE; exit code 77 without Chromium."""
 import http.client

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From records to pages: contents, order, and that no record can inject markup.
 #include <gtest/gtest.h>
 

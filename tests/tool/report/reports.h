@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A report from synthetic records, and its sections.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What distinguishes report rows with the same problem line, and where they come from.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of one backend and one peer at three lengths: faster, the same and slower.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a report claims: means, heads of columns, and what regressed.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small server: its responses, and that slow or malformed clients do not block it.
 #include "tool/serve/http.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules as rows of a measurement: timed as a whole, and compared with themselves in f32.
 #include "tool/subjects/module_run.h"
 

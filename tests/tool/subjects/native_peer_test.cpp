@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A function of a shared library as a peer: the example that the documentation shows, and what goes wrong around it.
 #include "tool/subjects/native_peer.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peers as the tool sees them, with fake callbacks instead of a Python host: which are requested, what they receive,
 // that a missing one is reported, and that a wrong result is never timed.
 #include "tool/subjects/peer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks in this process as a subject of the timer: every layout gives the whole result, and a rank that stops ends all.
 #include "tool/subjects/ring_run.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether verdicts mean what they say: intervals and verdicts over 10,000 synthetic pairs of every shape and number of
 // samples, with true ratios on either side of what a verdict claims.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host-side decisions of a GPU measurement: how many sets of inputs to rotate, flushes, modes, the meaning of NVML's
 // bits. Without a GPU, all of it refuses with a message.
 #include "tool/timing/device_timer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine on a clock that advances only with work: every property of a measurement, without wall time.
 #include "tool/timing/engine.h"
 

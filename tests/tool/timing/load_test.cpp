@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How busy a machine was: readings of quiet and loaded ones, systems that hide them, and processes that load this one.
 #include "tool/timing/load.h"
 

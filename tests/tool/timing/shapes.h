@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Synthetic samples of two subjects whose true ratio is known, in shapes that timings have. The same on every machine.
 #pragma once
 #include <cmath>

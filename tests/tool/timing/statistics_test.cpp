@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics on synthetic samples with known properties.
 #include "tool/timing/statistics.h"
 

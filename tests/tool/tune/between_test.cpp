@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From which length on one subject is faster than another, whichever they are, and into whose configuration that goes.
 #include "tool/tune/between.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of the threshold rule over random curves. It matches its definition; a larger margin never switches
 // earlier; a better curve never switches later; by work, no other choice costs less; tuning again on the outcome
 // changes nothing.

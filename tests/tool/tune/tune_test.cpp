@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From records to rules: the threshold rule on curves of every kind, which records count, what the file keeps, and what
 // the command prints.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Live calls become rules: what is read from a log, once and while it grows, and how watching ends.
 #include "tool/tune/watch.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules by work: cases where batch x heads x keys, rather than the keys alone, decides which of two backends is faster.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A value of a YAML file changes, and nothing else: every other byte stays, whatever the style of the file.
 #include "tool/tune/yaml_edit.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flash_attn.layers.rotary: rotary embeddings outside attention, with PyTorch operators."""
 
 from __future__ import annotations

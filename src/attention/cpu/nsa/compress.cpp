@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cpu_compress: maps every window of l tokens, d apart, to one token: by their mean, by a filter per channel, or by an
 // MLP. A backward gathers: a raw token sums the gradients of the windows that contain it, and a weight's gradient is
 // one task. Every sum therefore has one order, independent of the number of threads. The MLP stores its hidden values,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cpu_reads: counts the tokens that the branches of native sparse attention read: compressed, selected, in the window,
 // and distinct raw ones. It counts from the lists in use, not by a formula.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cpu_gate: out is the gated sum of three branches, whose outputs are heads h, H + h and 2 H + h of q.
 #include <cmath>
 

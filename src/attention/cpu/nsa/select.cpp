@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cpu_select: selects n key blocks for every token and group, by the probabilities of compressed keys. Compressed keys
 // are processed in tiles. A task has a run of tokens of one group. For each token it keeps one sum over its heads per
 // compressed key (a row, never a matrix of all queries), filters these to blocks and keeps the best. Sums are f32 in a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cpu_selected: attention in which every token has its own list of key blocks, shared by the heads of a group. Block by
 // block, for all tokens of a task that chose it:
 //   scores, hide, admit, weights, accumulate

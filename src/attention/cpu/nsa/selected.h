@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Code shared by both passes of selected attention on the CPU: the transposed lists (tokens that chose each block), and
 // the panel size for a group. If the heads of a group fill whole panels, a token has its own panels: its operands are
 // packed once and its sums stay in them. Otherwise its heads would leave most of a panel empty, and the heads of all

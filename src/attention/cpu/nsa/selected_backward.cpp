@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cpu_selected_backward: gradients of attention over lists of key blocks, by key block. The rows of all tokens that
 // chose a block are its query tiles, so dK and dV of a block are one sum, in a fixed order. It has the five products of
 // cpu_backward. dQ of a row is summed over its blocks in ascending order, in place if the heads of a group fill whole

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_compress: maps every window of l tokens, d apart, to one token: by their mean, by a filter per channel, or by an
 // MLP (gpu/nsa/compress_mlp.cu). Mean and filter are bound by memory: a thread has 16 bytes of one row and walks along
 // the tokens. Windows overlap, so a backward gathers from them and needs no atomics. The gradient of the filter is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compression of native sparse attention on a GPU: code shared by its kernels. A row is one compressed token of one
 // sequence, numbered (sequence, token) by the problem's bounds.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MLP of cuda_compress: phi(X) = w2 silu(w1 (X + position) + b1) + b2 over overlapping windows of l tokens. Raw
 // tokens are laid out in chunks of d, one row each. Window n is then the chunks n ... n + l / d - 1, and no window is
 // copied: rows of the first product overlap. Everything is f32, like the weights.

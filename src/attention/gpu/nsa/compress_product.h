@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // to = x y' in f32, [m, n] = [m, k] [n, k]', with rows whose bits do not depend on m. A token that a decode compresses
 // alone has the bits that it has among thousands, which cuBLASLt does not guarantee. Rows of x may overlap (their pitch
 // may be less than k). An element is summed in slices of kSlice terms, each in order, then slice by slice. One CTA

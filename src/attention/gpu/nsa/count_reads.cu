@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_reads: counts the tokens that each branch of native sparse attention reads, and the distinct raw tokens that the
 // selected and window branches read together, summed over queries and groups. Integer sums do not depend on their
 // order.

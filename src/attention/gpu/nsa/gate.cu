@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_gate: the branches of native sparse attention weighted by their gates, out = sum over branches of g_b out_b, and
 // the gradients of both. Bound by memory: every branch is read once. A backward has several lanes per gate, which sum
 // over the heads of that gate in a fixed order.

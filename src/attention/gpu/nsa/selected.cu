@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_selected: selected attention for inputs that tensor cores cannot take, both passes: f32, head dims that are not
 // a multiple of 8, unaligned rows.
 #include "attention/gpu/nsa/selected.h"

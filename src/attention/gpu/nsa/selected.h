@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selected attention by ordinary multiply-adds: the kernels of cuda_selected. A warp has a row, and its lanes share the
 // head dim, so rows may have any alignment and any dtype. Every sum has a fixed order.
 //   forward  for each key of the token's list: q k, admit, o += p v

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The transposed lists of selected attention: the tokens that chose each key block. Built on the device in memory
 // linear in the tokens: count, place, fill, then sort. The order of tokens, and with it every bit of dK and dV, is
 // therefore independent of timing. Lists are divided into chunks, since every token chooses block 0. A chunk is the

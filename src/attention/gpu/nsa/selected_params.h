@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters of selected attention on a GPU, for every kernel.
 #pragma once
 #include "attention/gpu/byte_rows.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transposes the lists of selected attention: the kernels, their memory and their launch.
 #pragma once
 #include <algorithm>

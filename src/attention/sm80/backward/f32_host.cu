@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm80_backward_f32: host side of sm80/backward/f32_kernel.h. A run launches prepare, the dQ kernel and the dK/dV
 // kernel. Where sequences share keys, a deterministic run processes one sequence after another.
 #include "attention/sm80/backward/f32_kernel.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients in f32 by mma.sync on tf32, for every GPU from sm_80 on.
 //   prepare: lse and delta of every row -> rows: a CTA owns queries and walks keys, dQ += dS K
 //                                       -> keys: a CTA owns keys and walks queries, dV += P^T dO, dK += dS^T Q

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm80_backward: host side of sm80/backward/kernel.h. It selects a kernel by head dim and shared memory. A run launches
 // prepare, the dK/dV kernel and finish. In a deterministic run CTAs add to dQ in ticket order; with a block list, the
 // dQ kernel computes it instead. Where sequences share keys, a deterministic run processes them one after another.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host view of the compiled backward kernels. Each file in instances/ holds one head dim, so that a build compiles them
 // in parallel.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients with mma.sync and cp.async, for every GPU from sm_80 on.
 //   prepare: lse and delta of every row, dQ cleared -> keys: for each query tile: S^T, dP^T, P^T, dS^T; dV += P^T dO,
 //   dK += dS^T Q, dQ += dS K -> finish: dQ to its dtype

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dQ in a fixed order, for deterministic runs with a block list: a CTA owns query rows and walks their keys.
 //   load q, dO -> for each key tile: S, dP, dS; dQ += dS K -> store
 // A warp owns 16 rows, so dS leaves the first two products as an operand of the third, and warps exchange nothing. S

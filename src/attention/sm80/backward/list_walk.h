@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The work of a CTA of the dK/dV kernel: the keys it owns, and the query tiles and heads it visits. Visits come from a
 // cursor that only adds, and those in flight lie in shared memory: the loop contains no division.
 #pragma once

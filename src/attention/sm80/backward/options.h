@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients of a thread's pairs for logits with options. Each option is one pass over all pairs, so branches stand
 // outside the pair loop, and Philox is compiled once (as in sm80/forward/options.h).
 #pragma once

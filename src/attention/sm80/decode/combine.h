@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Combines the KV splits of a decode into rows: one row per CTA; each thread adds four columns of every n-th split. It
 // is a separate kernel rather than the last CTA of the first kernel, whose counters would have to be cleared before
 // every run. It launches while the first kernel ends and runs its code once before it waits, so that the instructions

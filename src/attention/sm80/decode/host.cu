@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode kernels of sm80_forward: the instances and the host side of sm80/decode/kernel.h. The keys are split where the
 // grid would leave SMs idle.
 #include <algorithm>

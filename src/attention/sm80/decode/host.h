@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode for sm80_forward: few queries over many keys. Declares which problems the decode kernels serve, and how.
 #pragma once
 #include "plan/backend.h"

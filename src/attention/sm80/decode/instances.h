@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host view of the compiled decode kernels: a row of numbers and two functions each.
 #pragma once
 #include <span>

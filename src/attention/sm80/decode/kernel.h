@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention of few queries over many keys, bound by memory, for every GPU from sm_80 on.
 //   A CTA has rows (position, head of the GQA group) and a range of keys. A team of warps, one per 16 rows, takes every
 //   n-th key tile, loads it with cp.async and waits for no other team: `stages` tiles are in flight.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm80_forward_f32: host side of sm80/forward/f32_kernel.h. One kernel for each of three widths and two precisions; one
 // launch.
 #include "attention/gpu/append.h"

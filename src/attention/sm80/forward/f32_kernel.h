@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention in f32 by mma.sync on tf32, for every GPU from sm_80 on.
 //   load q -> for each key tile: wait k, load v; scores, hide, admit; wait v, load next k; accumulate -> store
 // It follows the 16-bit kernel without split-KV and packed heads. Tiles fit in 99 KB of shared memory, so one kernel

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm80_forward: host side of sm80/forward/kernel.h. It selects a compiled kernel, packs the query heads of a GQA group
 // into one CTA where queries are few, and splits the keys where the grid would leave SMs idle.
 #include <algorithm>

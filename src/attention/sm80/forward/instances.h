@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host view of the compiled forward kernels: a row of numbers and two functions each. Each file in instances/ holds one
 // head dim, so that a build compiles them in parallel.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention with mma.sync and cp.async, for every GPU from sm_80 on.
 //   load q -> for each key tile: wait k, load v; scores, hide, admit; wait v, load next k; accumulate -> store
 // K and V have one buffer each: the load of one overlaps the product of the other, and two CTAs per SM hide the rest. A

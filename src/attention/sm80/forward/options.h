@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Score options on a tile of scores, for the Forward kernels. Each option is one pass over all scores of a thread, so
 // branches stand outside the score loop. Philox is compiled once instead of once per weight of a thread, which would be
 // most of the kernel.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters of the sm80 forward kernels, and the rows and keys of one CTA.
 #pragma once
 #include "attention/gpu/byte_rows.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm80_select: host side of sm80/nsa/select.h. Where queries are few, the keys are split over the SMs. If the arguments
 // contain no log-sum-exp, it is computed first (sm80/nsa/select_lse.h).
 #include <algorithm>

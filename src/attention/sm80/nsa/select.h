@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block selection of native sparse attention with mma.sync. It scores compressed keys, sums the scores over the heads
 // of a group and over selection blocks (Eq. 9), and keeps the n best blocks of each (token, group). No score matrix is
 // stored.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of f32 queries and keys by ordinary multiply-adds, in dim order: exact where tensor cores are not. The
 // fragments have the same layout, so all later code is shared with the 16-bit types. A lane has 4 rows by 16 keys. Keys
 // lie in shared memory; queries are read from global memory. Any dim and any strides.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log-sum-exp of the compressed attention, for a selection without a given one. It makes a decode select as the prefill
 // did, to the bit: kLseTiles key tiles form one partial result, and partial results are combined in order, whether one
 // CTA computed them all or several CTAs some each.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Code shared by the selection kernels of NSA. A CTA has 128 rows: the heads of a token side by side (padded to a power
 // of two), and as many tokens as fit. Queries stay in registers; tiles of 64 compressed keys alternate between two
 // buffers of shared memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm80_selected: host side of sm80/nsa/selected.h. Where the grid would leave SMs idle, it splits the lists and
 // combines the splits, as decode does.
 #include "attention/sm80/decode/combine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention over a separate list of key blocks per token (NSA's selected branch), with mma.sync and cp.async,
 // for every GPU from sm_80 on.
 //   load q -> for each tile of the walk that this warp's tokens chose: scores, hide, admit; accumulate -> store

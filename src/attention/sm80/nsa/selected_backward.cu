@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm80_selected_backward: host side. A run launches prepare (log-sum-exp and delta of every row), dQ by the walk of the
 // forward, the transposition of the lists, dK and dV by key block, and the sum of partial results. Every order is
 // fixed, so every run is deterministic; with repro=batch, chunks have a fixed size.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dQ of selected attention. It uses the walk of the forward, so one warp sums the rows of a token in the order of its
 // list, without atomics.
 //   load q, dO -> for each tile of the walk that this warp's tokens chose: S, dP, dS; dQ += dS K -> store

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last step of dK and dV: the sum of their partial results.
 #pragma once
 #include "attention/sm80/nsa/selected_backward_instances.h"

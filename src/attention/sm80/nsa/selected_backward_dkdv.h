@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dK and dV of selected attention. A CTA has up to 64 keys of one key block and a chunk of the tokens that chose it.
 //   load k, v -> for every 32 rows (token, head): S^T, P^T; dV += P^T dO; dP^T, dS^T; dK += dS^T Q -> store
 // A warp owns 16 keys, so P^T and dS^T leave the first products as operands of the others, and sums stay in registers.

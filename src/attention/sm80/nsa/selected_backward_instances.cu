@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All kernels of the selected-attention backward, in one file like those of the forward.
 #include "attention/sm80/nsa/selected_backward_dkdv.h"
 #include "attention/sm80/nsa/selected_backward.h"

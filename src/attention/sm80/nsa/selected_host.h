@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host code shared by the forward and backward of selected attention: refusals, the choice of a kernel that walks
 // tokens, and its grid.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All kernels of selected attention. One file holds all dims: parsing the headers four times would cost more than
 // parallel compilation gains.
 #include "attention/sm80/nsa/selected.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host view of the compiled kernels of selected attention, which sm80/nsa/selected_instances.cu defines.
 #pragma once
 #include <span>

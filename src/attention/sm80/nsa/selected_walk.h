@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selected attention on a GPU: the work of a CTA and its walk over keys.
 //
 // A CTA has the rows (token, head) of a few neighbouring tokens and one KV head, and visits the union of their lists. A

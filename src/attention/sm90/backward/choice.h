@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sm90_backward decides in a plan (Plan::choice), and the properties of a problem on which it depends. Host code
 // without CUDA.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm90_backward: the decisions of a plan of the fused kernel, and their words. They follow from times on an H200
 // (docs/notes/sm90.md).
 #include "attention/sm90/backward/choose.h"

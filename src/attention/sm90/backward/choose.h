@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host side of the fused sm90_backward: what planning (choose.cu) and running (host.cu) share.
 #pragma once
 #include "attention/sm90/backward/choice.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: head splits, GQA groups divided among CTAs. dK and dV of each split go to memory in
 // register order. A second kernel adds them, split after split: the same bits in every run.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper (fused kernel): the parameters of a launch, the compile-time configuration of a kernel,
 // and how the kernel divides registers and shared memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: a consumer warpgroup of sm90/backward/kernel.h, which owns 64 keys. Scores are
 // transposed, rows are keys:
 //   S^T = K Q^T, dP^T = V dO^T -> P^T, dS^T in registers, as operands of dV += P^T dO and dK += dS^T Q

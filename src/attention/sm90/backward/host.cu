@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm90_backward: the backend, and runs of the fused kernel (sm90/backward/kernel.h). A run is the preprocessing, the
 // kernel that owns keys, then the postprocessing, each of which starts while the one before it ends. If lengths are in
 // tensors, another kernel builds the table of key tiles first. If GQA groups have head splits, a combine kernel adds up

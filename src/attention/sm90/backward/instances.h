@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiled Hopper backward kernels as the host sees them. A file of instances/ holds the kernels of one head dim,
 // so that a build compiles them in parallel.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: the fused kernel, between the pre- and postprocessing of gpu/backward_pre_post.h.
 //
 // A CTA owns 128 keys and walks the query tiles that see one of them, for all heads of the GQA group. dK and dV stay in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: rows with large logits, whose log-sum-exp loses more to rounding in its last place
 // than a weight. The preprocessing has lowered it (lse_of_weights), so the weights of their largest scores come out far
 // above 1, possibly infinite, and are limited to 1. A kernel checks for such rows once per launch, or once per tile, by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper with block lists and persistent CTAs. One thread walks the lists and publishes what a
 // step visits; another loads it. With 24 registers, one thread cannot do both. Requires one query head per KV head.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: prepare ahead, the work of idle warps of persistent CTAs. The preprocessing covers the
 // first heads only. For the others, these warps clear dQ and compute the statistics while products of earlier heads
 // run.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: the producer threads of sm90/backward/kernel.h. One streams keys, Q, dO and the rows'
 // statistics; in a deterministic order others add dQ to memory. This file also defines how a CTA finds its keys.
 #pragma once

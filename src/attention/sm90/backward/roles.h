@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: the roles of warpgroups and threads of a CTA, and the named barriers at which its two
 // consumer warpgroups meet. For all backward kernels. Barrier 0 is __syncthreads().
 #pragma once

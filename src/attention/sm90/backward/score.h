@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: the options, applied between the products and the sums to the scores that a thread
 // holds. The result equals General of core/score.h. Scores are transposed: a thread has two keys, lane / 4 and 8
 // further, and two of every eight queries. Each pair is processed at once, in one pass: the logit, its weight, dS and

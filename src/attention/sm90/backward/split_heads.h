@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Head splits: how many sm90_backward divides the query heads of a GQA group into, each with CTAs of its own. If
 // there are few CTAs, those of whole groups leave SMs idle: with a diagonal the longest takes twice the mean. Pure host
 // code without CUDA.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention for Hopper: how dK and dV leave the registers of a warpgroup. They go through shared memory by
 // TMA, as f32 straight from registers, or as partial sums of head splits and query splits.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "attention/sm90/backward/tile_table.h"
 
 #include "attention/gpu/sort_by_length.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The key tiles of a problem whose lengths are in tensors, and so unknown to the host. A kernel of one CTA writes those
 // of one head to the workspace for sm90/backward/kernel.h. Tiles that no query sees are empty. The longest come first,
 // the empty ones last. In a deterministic order the tiles of a sequence come from its end on, since a tile waits for

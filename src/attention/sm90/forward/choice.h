@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What shape() of sm90_forward decides beside the kernel, the tiles and the splits of a plan (Plan::choice).
 #pragma once
 #include "attention/tile/stream_k.h"

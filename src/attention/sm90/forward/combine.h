@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper: partial results of stream-K query tiles (tile/stream_k.h). A CTA writes its partial
 // result to memory in register order. A second kernel combines them, in the order of the keys.
 #pragma once

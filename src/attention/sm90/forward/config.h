@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper: the parameters of a launch, the compile-time configuration of a kernel, and how the
 // kernel divides registers and shared memory.
 #pragma once

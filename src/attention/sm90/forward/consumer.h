@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper: a consumer warpgroup, which owns 64 queries. It issues both products, computes the
 // softmax and runs the epilogue. consumer_band.h and consumer_lists.h derive from it.
 #pragma once

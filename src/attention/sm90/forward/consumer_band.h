@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper with key tiles of 64, where a warpgroup skips those that none of its 64 queries sees. At
 // d256, where a step is all products, that saves half a step of every tile at the diagonal. At d128 it serves narrow
 // bands, with three warpgroups: a window of 512 keys is 9 tiles of 64 for each, where tiles of 128 x 128 are 10. There,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper with a block list per warpgroup: its 64 queries are one row of blocks of 64. The key
 // tiles of both lists, 64 keys each, form one stream. A tile that both need is loaded once, and each warpgroup skips
 // the tiles of the other.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time models of the kernels of sm90_forward for problems with few queries, so that shape() can choose. They count
 // tiles and steps, with costs fitted to times on an H200. Pure host code without CUDA.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm90_forward: the host side of sm90/forward/kernel.h. It serves problems with enough queries to fill the GPU. If
 // lengths or block lists are in tensors, another kernel builds the tile table first. All other problems go to the next
 // backend in the chain.

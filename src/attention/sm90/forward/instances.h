@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiled Hopper forward kernels as the host sees them: a row of numbers and two functions each. A file of
 // instances/ holds the kernels of one head dim, so that a build compiles them in parallel.
 #pragma once

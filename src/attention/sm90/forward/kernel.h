@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper: the kernel entry point. Plain scores, 16-bit inputs, f32 softmax and sums. The output
 // has the dtype of q, or is f32, which may be a running result.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper: the thread that takes query tiles and loads q, and the thread that streams k and v.
 // They are two threads, in separate warps, because a producer thread may have only 24 registers.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper: the options, applied between the products and the softmax to the two rows that a thread
 // holds. The result equals General of core/score.h, in an order that suits registers. Each option modifies the scores
 // in place, and the remaining factor (scale and log2 e, or the cap) is carried on into the softmax.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper: the online softmax of the two rows that a thread holds, in base 2. One version keeps
 // the scores and rarely needs a maximum; the other overwrites them to save registers.
 #pragma once

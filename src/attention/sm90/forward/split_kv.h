@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention for Hopper with few query tiles: the warpgroups of a CTA share 64 queries and divide their keys,
 // which shortens the serial chain of a row by their number.
 //   each warpgroup  loads k and v of its own key tiles, two ahead; S = Q K^T | softmax | O += P V, one after another

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch of the kernels of sm90/forward/split_kv.h, for the host side of sm90_forward. Plan::splits is the number of
 // warpgroups that share a query tile. Plan::kernel is the kernel for calls that these kernels do not serve, such as
 // those with lengths in tensors.

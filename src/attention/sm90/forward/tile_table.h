@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The query tiles of a problem whose lengths or block lists are in tensors, and so unknown to the host. A kernel of one
 // CTA writes them to the workspace, those with most keys first. sm90/forward/kernel.h takes them one after another.
 // Sequences that end early leave no empty tiles.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "attention/sm80/backward/instances.h"
 
 namespace attune::sm80 {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "attention/sm80/forward/instances.h"
 
 namespace attune::sm80 {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // General backward for Hopper: what its two kernels share. They divide the work like the two-kernel backward
 // (sm90/backward/two_kernel/common.h) and use its products, but find their tiles in tables, so that lengths may be in
 // tensors. They walk block lists and serve options that change scores and gradients in f32. CTAs share no sums except

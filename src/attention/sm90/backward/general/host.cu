@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // General sm90_backward: the host side of general/kernel_dq.h and kernel_dkdv.h. A run is the tile tables, the
 // preprocessing, the kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves
 // room. CTAs share no sums except that of a broadcast bias, so all other gradients have the same bits in every run.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiled general kernels as the host sees them, and their host side. A file of instances/ holds the kernels of
 // one head dim. They are slower than specialized kernels and serve what those do not.
 #pragma once

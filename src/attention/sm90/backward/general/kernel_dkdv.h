@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // General backward, the kernel that owns keys: dK and dV, for all query heads of the GQA group. A CTA has one tile of
 // 64 keys from the table. The producer thread stores the location of each query tile beside it, and a query of -1 at
 // the end.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // General backward, the kernel that owns queries: dQ, and the gradient of a bias. A CTA has one query tile from the
 // table. If blocks of a list have 64 queries, each warpgroup has its own list. The key tiles of both come in one
 // stream: a tile that both need comes once, and each skips the tiles of the other.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // General backward for Hopper: the options, applied to the 32 scores of a 64 x 64 tile that a thread holds. The result
 // equals General of core/score.h. A thread has two rows on one side of the tile, and two of every eight on the other.
 // `transposed`: the two rows are keys.

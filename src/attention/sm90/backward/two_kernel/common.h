@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two-kernel backward for Hopper, for head dims over 128 (192, 256): what its two kernels share. Sums of dK and dV of
 // 64 keys fill the registers of a CTA, and dQ added to memory from so few keys would take longer than the products. So
 // there are two kernels, with seven products instead of five, and CTAs share no sums:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm90_backward at head dims over 128: the host side of two_kernel/kernel_dq.h and kernel_dkdv.h. A run is the
 // preprocessing, the kernel that owns queries, then the one that owns keys, which starts as soon as the former leaves
 // room. CTAs share no sums, so the gradients have the same bits in every run.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiled kernels of the two-kernel backward as the host sees them, and its host side. A file of instances/ holds
 // the kernels of one head dim.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two-kernel backward, the kernel that owns keys: dK and dV, for all query heads of the GQA group. The warpgroups have
 // the same 64 keys and divide the gradients. Scores are transposed, rows are keys:
 //   first   S^T = K Q^T -> P^T, in f32 through shared memory to the other; dV += P^T dO

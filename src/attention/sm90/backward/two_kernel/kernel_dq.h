@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two-kernel backward, the kernel that owns queries: dQ. Each of two warpgroups has 64 queries and exchanges nothing
 // with the other:
 //   S = Q K^T | dP = dO V^T | P and dS in registers | dQ += dS K, and only then the next key tile

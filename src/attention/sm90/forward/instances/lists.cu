@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels with a list per warpgroup, for all head dims. They share one file: parsing the headers three times costs more
 // than compiling in parallel gains.
 #include "attention/sm90/forward/instances.h"

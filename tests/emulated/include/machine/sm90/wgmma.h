@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "core/number.h"
 #include "tests/emulated/gpu.h"
