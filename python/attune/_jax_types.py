@@ -25,7 +25,9 @@ def matched(tensors: Sequence[Any]) -> list[Any]:
 def _cast(t: Any, axes: tuple[Any, ...]) -> Any:
     if not axes:
         return t
-    return jax.lax.pcast(t, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(t, axes)  # type: ignore[attr-defined]
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(t, axes, to="varying")
+    return jax.lax.pvary(t, axes)  # type: ignore[attr-defined]
 
 
 def result(shape: Sequence[int], dtype: Any, like: Any) -> Any:

@@ -87,5 +87,5 @@ def check_tensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
         if not isinstance(t, Tensor):
             raise _core.Error(f"attune: {name}: {type(t)} is not a tensor of PyTorch")
         if name == "bias" and t.dtype == torch.bool:
-            raise _core.Error("attune: bias: torch.bool is the dtype of a mask, and a bias is added to the scores: give "
-                              "floats, 0 where a query sees a key and -inf where not")
+            raise _core.Error("attune: bias: torch.bool is the dtype of a mask, and a bias is added to the scores: "
+                              "give floats, 0 where a query sees a key and -inf where not")
