@@ -94,7 +94,7 @@ TEST(DilatedCalls, calls_are_the_pairs_of_the_definition_wherever_they_are_cut) 
                 gather(call, p, q.t.t, k.t.t, got);
                 expect_forward(call.q, name(p)), expect_forward(call.k, name(p));
                 for (int b = 0; b < call.q.along_batch.count; ++b)
-                  for (int h = 0; h < call.q.along_head.count; ++h)
+                  for (int h = 0; h < call.k.along_head.count; ++h)
                     gather(single(call, b, h), p, q.t.t, k.t.t, one_by_one);
                 return Status::good();
               });

@@ -28,6 +28,13 @@ constexpr VariantLine kLines[] = {
     {"b2 h8/2 q50 k50 d16 full", "rates=2,3,4,8 segments=12,25,30,50", ""},
     {"b2 h8/2 q50 k50 d16 full", "rates=3 segments=25", ""},
     {"b2 h12/3 q50 k50 d16 causal", "rates=6 segments=24", ""},
+    // Sequences shorter than planned: one KV head at a time, with groups of one, two and four heads.
+    {"b1 h2/1 q40 k40 d8 causal", "rates=1 segments=7", "seed=7 drawn"},
+    {"b2 h4/2 q60 k60 d8 full", "rates=1,2 segments=7,20", "seed=5 drawn d_lse"},
+    {"b2 h8/2 q60 k60 d8/16 causal", "mode=headgroup rates=1,2 segments=7,20", "seed=5 drawn"},
+    {"b1 h4/1 q60 k60 d8 causal", "gradient=detached rates=1,2 segments=7,20", "seed=3 drawn d_lse"},
+    // Rows that see one key: gradients that cancel to 0.
+    {"b2 h2 q40 k40 d72 full", "norm=divide rates=1 segments=1", "seed=3"},
     {"b1 h4/1 q130 k130 d16 causal", "rates=1,5 segments=32,130", ""},
     // The other norms and the other mode.
     {"b2 h4/2 q50 k50 d16 causal", "norm=divide rates=1,3 segments=12,25", ""},

@@ -24,12 +24,13 @@ void move(ViewOf& v, const ViewAxis& axis, int64_t n) {
 
 }  // namespace
 
-DilatedCall single(const DilatedCall& call, int batch, int head) {
+DilatedCall single(const DilatedCall& call, int batch, int head_kv) {
   DilatedCall one = call;
-  const int group = call.q.along_head.count / call.k.along_head.count;
+  const int group = int(call.q.along_head.count / call.k.along_head.count);
   move(one.q, call.q.along_batch, batch), move(one.k, call.k.along_batch, batch);
-  move(one.q, call.q.along_head, head), move(one.k, call.k.along_head, head / group);
+  move(one.q, call.q.along_head, int64_t(head_kv) * group), move(one.k, call.k.along_head, head_kv);
   for (ViewOf* v : {&one.q, &one.k}) v->along_batch = v->along_head = {};
+  if (group > 1) one.q.along_head = {group, call.q.along_head.batches, call.q.along_head.rows, call.q.along_head.heads};
   return one;
 }
 

@@ -30,8 +30,8 @@ struct DilatedCall {
   ViewOf q{}, k{};
 };
 
-// One sequence and one head of a call.
-DilatedCall single(const DilatedCall&, int batch, int head);
+// One sequence and one KV head of a call, with all its query heads: a backward writes the gradients of a KV head once.
+DilatedCall single(const DilatedCall&, int batch, int head_kv);
 
 // Branches in execution order: a branch of rate 1, which has every row of every head, comes first if there is one.
 int branch_at(const Dilated&, int n);

@@ -9,6 +9,8 @@
 // Memory stays linear, with a small factor, at any length. If the tensors are f32, they hold the sums themselves.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "machine/tensor_ops.h"
 #include "variants/dilated/shape.h"
@@ -123,7 +125,7 @@ class Run {
     const Plan* plan = find(plan_.sub_plans, s_.problem(p_, call, part), false);
     if (plan) return attend(*plan, call, out, lse);
     for (int b = 0; b < call.q.along_batch.count; ++b)
-      for (int h = 0; h < call.q.along_head.count; ++h) {
+      for (int h = 0; h < call.k.along_head.count; ++h) {
         const DilatedCall one = single(call, b, h);
         plan = find(plan_.sub_plans, s_.problem(p_, one, part), false);
         if (!plan) return Status::failure(Code::internal, "has no plan for '", name(s_.problem(p_, one, part)), "'");
@@ -179,7 +181,8 @@ Status shape(Plan& plan, const Planner& planner) { return shape_dilated(plan, pl
 }  // namespace
 
 // Makes a plan for every call of a sequence of the problem's length. A shorter sequence has other numbers of segments.
-// If no plan matches, its calls run one head and one sequence at a time, and there is a plan for that too.
+// If no plan matches, its calls run one KV head and one sequence at a time, and there are plans for that too: for every
+// number of query heads that share one.
 Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
   const Problem& p = plan.problem;
   const DilatedShape s(p, least_sums);
@@ -196,21 +199,22 @@ Status shape_dilated(Plan& plan, const Planner& planner, int64_t least_sums) {
     }
     return Status::good();
   };
-  DilatedCall longest[2]{};  // first branch to run, and the others
+  // By whether it is the first branch to run, and the query heads of a KV head.
+  std::map<std::pair<bool, int>, DilatedCall> longest;
   for (int64_t first = 0; first < length; first += s.chunk) {
     const int64_t last = std::min(first + s.chunk, length);
     const Status t = each_call(s.d, p, length, first, last, [&](const DilatedCall& call) {
-      DilatedCall& most = longest[call.branch != branch_at(s.d, 0)];
+      const DilatedCall one = single(call, 0, 0);
+      DilatedCall& most = longest[{call.branch == branch_at(s.d, 0), one.q.along_head.count}];
       const int q = std::max(most.q.rows, call.q.rows), k = std::max(most.k.rows, call.k.rows);
-      most = single(call, 0, 0);
+      most = one;
       most.q.rows = q, most.k.rows = k;
       return need(call, true);
     });
     if (!t.ok()) return t;
   }
-  for (const DilatedCall& call : longest)
-    if (call.q.rows)
-      if (Status t = need(call, false); !t.ok()) return t;
+  for (const auto& [key, call] : longest)
+    if (Status t = need(call, false); !t.ok()) return t;
   Workspace count;
   carve_dilated(count, p, s, {});
   size_t scratch = 0;
