@@ -171,6 +171,7 @@ class Run {
   Args attention(const Tensor& k, const Tensor& v) const {
     Args part = queries();
     for (const Role r : {Role::q, Role::cu_k, Role::used_k, Role::cache_index}) part[r] = a_[r];
+    if (!a_.given(Role::used_k)) part[Role::used_k] = a_[Role::used_q];  // then the queries are all tokens
     part[Role::k] = k, part[Role::v] = v;
     return part;
   }
