@@ -38,14 +38,16 @@ class Trial {
  public:
   explicit Trial(const Case&);
   // Computes the golden result. Refuses if the arguments do not fit, or if the reference does not support the problem.
+  // If no row sees a key for lengths or lists that are drawn, draws again.
   Status prepare();
   // Plans, runs and judges. A refusal by the backend is a failure, except one by `fits`, so plan first. Holds `alone`
   // while the backend runs, but not while its outputs are judged.
   Outcome run(const Backend&, const Device&, std::mutex* alone = nullptr);
   // Judges outputs that were filled elsewhere.
   Outcome judge(const Outputs&);
-  // The number of elements compared in a run. 0: the case proves nothing.
-  size_t compared() const;
+  // Whether a run of this case is compared with anything: a backend that writes only what rows without keys have (0, or
+  // the previous contents with accumulate) would fail. For a case that is meant to be empty: whether it has such rows.
+  bool compares() const { return compares_; }
 
   World world;
   // Called right before and right after a backend runs, with `alone` held: for a watchdog.
@@ -57,8 +59,13 @@ class Trial {
   std::map<Role, std::vector<char>> wanted_{};  // elements that the golden run wrote
   uint64_t inputs_ = 0;
   uint32_t shakes_ = 0;
+  bool compares_ = false;
 
+  Status draw();
   Status shake();
+  bool shows_keys() const;
+  size_t elements() const;
+  Yardstick yardstick(Role, const Tensor& out) const;
   Outcome compare(const Outputs&) const;
 };
 

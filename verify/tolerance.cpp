@@ -37,7 +37,12 @@ double error(double want, double got) { return want == got ? 0 : std::isfinite(w
 }  // namespace
 
 std::string name(Verdict v) {
-  return v == Verdict::pass ? "PASS" : v == Verdict::pass_at_floor ? "PASS-AT-FLOOR" : "FAIL";
+  switch (v) {
+    case Verdict::pass: return "PASS";
+    case Verdict::pass_at_floor: return "PASS-AT-FLOOR";
+    case Verdict::empty: return "EMPTY";
+    default: return "FAIL";
+  }
 }
 
 void Golden::shake(const std::vector<double>& naive) {

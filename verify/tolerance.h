@@ -15,7 +15,8 @@
 // accurate than the P it produces.
 //
 // Verdicts: PASS if the mean absolute error is also at most 5e-5; PASS-AT-FLOOR if it is above, but within the rule
-// (for f16 and bf16 even an exact kernel can be); FAIL otherwise, and for NaN, unwritten or foreign memory.
+// (for f16 and bf16 even an exact kernel can be); FAIL otherwise, and for NaN, unwritten or foreign memory. A run that
+// would be PASS is EMPTY if a backend that sees no key would pass too (Trial::compares).
 //
 // Inputs are N(0, 1). If a case scales its values, errors are in units of the golden output's size. This size is its
 // root mean square or, if that is small because large terms cancel, the size of those terms, to which naive errors are
@@ -30,7 +31,9 @@ namespace attune {
 
 inline constexpr double kGate = 5e-5;  // limit of the mean absolute error
 
-enum class Verdict : int32_t { pass, pass_at_floor, fail };
+// `empty`: nothing was compared, because no row of the case sees a key; never a pass.
+enum class Verdict : int32_t { pass, pass_at_floor, empty, fail };
+inline constexpr int kVerdicts = 4;
 std::string name(Verdict);
 
 // The golden values of an output, and how far a naive computation deviates from them.

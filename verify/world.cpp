@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/dtypes.h"
+#include "core/variant/dilated.h"
 #include "core/forward_of.h"
 
 namespace attune {
@@ -124,10 +125,11 @@ const Owned& Outputs::of(Role r) const {
   std::abort();
 }
 
-World::World(const Problem& p, const Variation& v)
-    : problem(p), variation(v), random_{mix(v.seed) ^ mix(uint64_t(p.len_q) << 32 | uint32_t(p.len_k))} {
+World::World(const Problem& p, const Variation& v, uint32_t draw)
+    : problem(p), variation(v), random_{mix(v.seed) ^ mix(uint64_t(p.len_q) << 32 | uint32_t(p.len_k)) ^ mix(draw)} {
+  if (declared(p, args).self) variation.cache = false;  // the keys are those of the queries
   const bool ragged = p.keys == KeySource::ragged, paged = p.keys == KeySource::paged;
-  const bool packed = v.cu_q || ragged, roomy = v.cache && !ragged && takes(p, Role::left_pad);
+  const bool packed = v.cu_q || ragged, roomy = variation.cache && !ragged && takes(p, Role::left_pad);
   if (p.has(Option::append)) added_ = std::min(p.len_k, v.added < 0 ? p.len_q : v.added), least_k_ = added_;
   // Rotary has no table row for a query before the first key.
   if (p.rotates() && p.mask.align == Align::bottom_right) least_k_ = std::max(least_k_, std::min(p.len_q, p.len_k));
@@ -139,7 +141,7 @@ World::World(const Problem& p, const Variation& v)
   // Without a length tensor all rows are used: the same number for every sequence.
   const bool any = v.lengths == Lengths::drawn;
   const int rows_q = any && !v.used_q ? length(p.len_q, 0) : p.len_q;
-  const int rows_k = any && !roomy && !counts_keys(p, v) ? std::max(length(p.len_k, 1), least_k_) : capacity;
+  const int rows_k = any && !roomy && !counts_keys(p, variation) ? std::max(length(p.len_k, 1), least_k_) : capacity;
   const Extents q{packed ? 1 : p.batch, packed ? cu_q_.back() : rows_q, p.heads_q, p.dim_qk};
   normal(add(Role::q, p.dtype.q, q), size_of_factors());
   const Extents own = declared(p, args).k;  // requires q
@@ -412,6 +414,15 @@ Args World::forward_result() {
     forward[Role::out] = std::exchange(args[Role::out], Tensor{});
   }
   return forward;
+}
+
+// With a D of its own for each branch, dP - D is 0 in the reference whatever the shake, wherever a row sees one key. A
+// naive computation rounds both: products of N(0, 1) over dim_v, times the scale and a factor.
+double World::own_cancellation() const {
+  const Dilated d = dilated_of(problem);
+  if (word(problem.variant) != "dilated" || (d.norm == Dilated::Norm::lse && !d.detached)) return 0;
+  const double scale = args.scale != 0.f ? double(args.scale) : 1 / std::sqrt(double(problem.dim_qk));
+  return work_shake(problem) * std::sqrt(double(problem.dim_v)) * scale * size_of_factors() * size_of_factors();
 }
 
 double World::largest_shake() const { return std::max(rounding_of(problem.dtype.kv), work_shake(problem)); }

@@ -32,6 +32,7 @@ struct Variation {
   bool lean = false;          // optional outputs are omitted
   int32_t added = -1;         // new keys of an append; -1: as many as queries
   int32_t pairs = 0;          // rotated pairs of dims; 0: all
+  bool empty = false;         // no query is meant to see a key: zeros are what is compared
 
   bool operator==(const Variation&) const = default;
 };
@@ -91,8 +92,11 @@ struct Outputs {
 
 class World {
  public:
-  World(const Problem&, const Variation&);
+  // `draw`: 0 for the inputs of the seed itself; others of the same case, for a seed whose lengths and lists show
+  // nothing.
+  World(const Problem&, const Variation&, uint32_t draw = 0);
   World(const World&) = delete;
+  World& operator=(World&&) = default;
 
   Problem problem;
   Variation variation;
@@ -107,6 +111,7 @@ class World {
   // see tolerance.h.
   Outputs shaken(uint32_t seed) const;
   double largest_shake() const;  // relative
+  double own_cancellation() const;  // what a naive computation leaves of gradients that cancel, where no shake shows it
   const std::list<Owned>& inputs() const { return owned_; }
   // Changes if any byte of the inputs does.
   uint64_t fingerprint() const;

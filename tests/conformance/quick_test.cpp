@@ -26,6 +26,7 @@ TEST(quick, every_backend_agrees_with_the_reference) {
     suite.cases.assign(all.begin() + int64_t(first), all.begin() + int64_t(last));
     for (const Attempt& a : suite.run()) {
       EXPECT_NE(a.outcome.verdict, Verdict::fail) << command(suite, a) << "\n  " << a.outcome.why;
+      EXPECT_NE(a.outcome.verdict, Verdict::empty) << command(suite, a);
       ++runs;
     }
   }

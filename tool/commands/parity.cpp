@@ -1,11 +1,12 @@
 // `attune parity`: compares every backend with the reference in double, on the cases that the tests use too. The output
-// is a table, the command that repeats each failure, and the last line "N passed, N failed".
+// is a table, the command that repeats each failure, what compared nothing, and the last line "N passed, N failed".
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "core/check.h"
 #include "machine/host.h"
@@ -21,6 +22,9 @@
 namespace attune {
 namespace {
 
+constexpr const char* kNothing =
+    "attune parity: nothing was compared: no query of the case sees a key; a case that is meant to be so says 'empty'";
+
 struct Asked {
   std::string device = "cpu", backend, text;
   int threads = 0;
@@ -32,7 +36,7 @@ struct Asked {
 
 // Results of one backend with one dtype.
 struct Tally {
-  int runs = 0, verdicts[3] = {};
+  int runs = 0, verdicts[kVerdicts] = {};
   double mae = 0, max = 0, relative_l2 = 0, used = 0;
 
   void add(const Outcome& o) {
@@ -40,6 +44,7 @@ struct Tally {
     ++runs, ++verdicts[int(o.verdict)];
     raise(mae, o.mae()), raise(max, o.max()), raise(relative_l2, o.relative_l2()), raise(used, o.used());
   }
+  int of(Verdict v) const { return verdicts[int(v)]; }
 };
 
 using Tallies = std::map<std::pair<size_t, DType>, Tally>;  // by the backend's index in the list
@@ -88,12 +93,29 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
 }
 
 void print_table(const Suite& suite, const Tallies& all) {
-  fmt::print("{:<14} {:<5} {:>5} {:>5} {:>13} {:>5} {:>10} {:>10} {:>10} {:>9}\n", "backend", "dtype", "runs", "PASS",
-             "PASS-AT-FLOOR", "FAIL", "worst MAE", "worst max", "worst L2", "tolerance");
+  fmt::print("{:<21} {:<5} {:>5} {:>5} {:>13} {:>5} {:>5} {:>10} {:>10} {:>10} {:>9}\n", "backend", "dtype", "runs",
+             "PASS", "PASS-AT-FLOOR", "EMPTY", "FAIL", "worst MAE", "worst max", "worst L2", "tolerance");
   for (const auto& [key, t] : all)
-    fmt::print("{:<14} {:<5} {:>5} {:>5} {:>13} {:>5} {:>10.2e} {:>10.2e} {:>10.2e} {:>8.0f}%\n",
-               suite.backends[key.first]->name, name(key.second), t.runs, t.verdicts[0], t.verdicts[1], t.verdicts[2],
-               t.mae, t.max, t.relative_l2, 100 * t.used);
+    fmt::print("{:<21} {:<5} {:>5} {:>5} {:>13} {:>5} {:>5} {:>10.2e} {:>10.2e} {:>10.2e} {:>8.0f}%\n",
+               suite.backends[key.first]->name, name(key.second), t.runs, t.of(Verdict::pass),
+               t.of(Verdict::pass_at_floor), t.of(Verdict::empty), t.of(Verdict::fail), t.mae, t.max, t.relative_l2,
+               100 * t.used);
+}
+
+size_t count(const std::vector<Attempt>& all, Verdict v) {
+  return size_t(std::count_if(all.begin(), all.end(), [v](const Attempt& a) { return a.outcome.verdict == v; }));
+}
+
+// Each case that compared nothing, once, whatever ran it.
+void print_empty(const Suite& suite, const std::vector<Attempt>& all) {
+  constexpr size_t kMost = 40;
+  std::set<size_t> cases;
+  for (const Attempt& a : all)
+    if (a.outcome.verdict == Verdict::empty) cases.insert(a.case_index);
+  size_t printed = 0;
+  for (const size_t n : cases)
+    if (++printed <= kMost) fmt::print("\nEMPTY  {}\n", name(suite.cases[n]));
+  if (cases.size() > kMost) fmt::print("\nand {} more cases that compare nothing\n", cases.size() - kMost);
 }
 
 void print_failures(const Suite& suite, const std::vector<Attempt>& all) {
@@ -114,7 +136,7 @@ void print_figures(const Suite& suite, const std::vector<Attempt>& all) {
     for (const Figures& f : a.outcome.figures)
       fmt::print("{:<14} {:<8} MAE {:.2e}  max {:.2e}  relative L2 {:.2e}  {:.0f}% of the tolerance  {}\n",
                  a.backend->name, name(f.role), f.judged.mae, f.judged.max, f.judged.relative_l2, 100 * f.judged.used,
-                 name(f.judged.verdict));
+                 name(a.outcome.verdict == Verdict::empty ? Verdict::empty : f.judged.verdict));
   for (const Backend* b : suite.backends) {
     Plan plan;
     const Status s = plan_on(*b, suite.cases[0].problem, suite.places[0].device, plan);
@@ -170,9 +192,9 @@ Json as_json(const Suite& suite, const std::vector<Attempt>& all) {
   Json backends = Json::array(), runs = Json::array();
   for (const auto& [key, t] : tallies(suite, all))
     backends.push_back({{"backend", suite.backends[key.first]->name}, {"dtype", name(key.second)}, {"runs", t.runs},
-                        {"pass", t.verdicts[0]}, {"pass_at_floor", t.verdicts[1]}, {"fail", t.verdicts[2]},
-                        {"worst_mae", t.mae}, {"worst_max", t.max}, {"worst_relative_l2", t.relative_l2},
-                        {"tolerance_used", t.used}});
+                        {"pass", t.of(Verdict::pass)}, {"pass_at_floor", t.of(Verdict::pass_at_floor)},
+                        {"empty", t.of(Verdict::empty)}, {"fail", t.of(Verdict::fail)}, {"worst_mae", t.mae},
+                        {"worst_max", t.max}, {"worst_relative_l2", t.relative_l2}, {"tolerance_used", t.used}});
   for (const Attempt& a : all) {
     const Place& at = suite.places[a.place_index];
     Json run = {{"case", name(suite.cases[a.case_index])}, {"backend", a.backend->name}, {"device", at.word}};
@@ -230,12 +252,17 @@ void parity(const Asked& asked, Context& context) {
   const std::vector<Attempt> all = suite.run();
   if (live) fmt::print(stderr, "\r\033[K");
 
-  size_t failed = 0, holes = 0;
-  for (const Attempt& a : all) failed += a.outcome.verdict == Verdict::fail;
+  const size_t failed = count(all, Verdict::fail), nothing = count(all, Verdict::empty);
+  const size_t passed = all.size() - failed - nothing;
+  size_t holes = 0;
   Json document;
   if (context.json) document = as_json(suite, all);
   else if (!asked.text.empty()) print_figures(suite, all);
-  if (!context.json) print_table(suite, tallies(suite, all)), print_failures(suite, all);
+  if (!context.json) {
+    print_table(suite, tallies(suite, all));
+    print_failures(suite, all);
+    print_empty(suite, all);
+  }
   for (size_t n = 0; asked.coverage && n < suite.backends.size(); ++n) {
     const Backend& b = *suite.backends[n];
     for (size_t place = 0; place < suite.places.size(); ++place) {
@@ -250,7 +277,7 @@ void parity(const Asked& asked, Context& context) {
     }
   }
   if (context.json) {
-    document["passed"] = all.size() - failed, document["failed"] = failed;
+    document["passed"] = passed, document["empty"] = nothing, document["failed"] = failed;
     if (asked.coverage) document["empty_cells"] = holes;
     fmt::print("{}\n", document.dump(2));
   }
@@ -258,8 +285,9 @@ void parity(const Asked& asked, Context& context) {
     fail(context, kFailed,
          join("attune parity: ", holes, " cells of the coverage are empty: supported, but never run"));
   if (all.empty()) fail(context, kFailed, join("attune parity: no backend ran", why_nothing(suite)));
+  if (!all.empty() && nothing == all.size()) fail(context, kFailed, kNothing);
   if (failed && context.exit_code == kOk) context.exit_code = kFailed;
-  if (!context.json) fmt::print("\n{} passed, {} failed\n", all.size() - failed, failed);
+  if (!context.json) fmt::print("\n{} empty\n{} passed, {} failed\n", nothing, passed, failed);
 }
 
 }  // namespace
@@ -314,7 +342,8 @@ void add_parity(CLI::App& app, Context& context) {
       .needs(hunt);
   command.footer(
       "A case is PASS if its mean absolute error is at most 5e-5, PASS-AT-FLOOR if it is above that but no worse than\n"
-      "three times a naive computation in the same precision, else FAIL. Exit code 0 only if something ran and nothing "
+      "three times a naive computation in the same precision, else FAIL. A case in which no query sees a key is\n"
+      "EMPTY: it compares nothing and does not count as passed. Exit code 0 only if something was compared and nothing "
       "failed.\n\n"
       "Examples:\n"
       "  attune parity --device cpu --levels\n"

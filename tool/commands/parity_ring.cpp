@@ -22,7 +22,7 @@ bool started_by_mpi() {
 }
 
 struct Tally {
-  int runs = 0, verdicts[3] = {};
+  int runs = 0, verdicts[kVerdicts] = {};
   double mae = 0, used = 0;
   uint64_t sent = 0;  // bytes, by all ranks
 };
@@ -37,7 +37,7 @@ struct Ran {
   Tallies tallies{};
   std::vector<Failure> failures{};
   Json runs = Json::array();
-  int passed = 0;
+  int passed = 0, empty = 0;
 };
 
 std::string repeat(const RingAsked& asked, const Failure& f, bool mpi) {
@@ -50,18 +50,19 @@ void record(Ran& ran, const Case& dense, const Cutting& cut, const Outcome& o, u
   ++t.runs, ++t.verdicts[int(o.verdict)], t.sent += sent;
   t.mae = std::max(t.mae, o.mae()), t.used = std::max(t.used, o.used());
   if (o.verdict == Verdict::fail) ran.failures.push_back({name(dense), o.why, cut});
-  else ++ran.passed;
+  else ++(o.verdict == Verdict::empty ? ran.empty : ran.passed);
   ran.runs.push_back({{"case", name(dense)}, {"layout", name(cut.cut)}, {"ranks", cut.ranks},
                       {"verdict", name(o.verdict)}, {"why", o.why}, {"mae", o.mae()}, {"max", o.max()},
                       {"tolerance_used", o.used()}, {"bytes_sent", sent}});
 }
 
 void print(const RingAsked& asked, const Ran& ran, bool mpi) {
-  fmt::print("{:<9} {:>5} {:>5} {:>5} {:>13} {:>5} {:>10} {:>9} {:>12}\n", "layout", "ranks", "runs", "PASS",
-             "PASS-AT-FLOOR", "FAIL", "worst MAE", "tolerance", "bytes moved");
+  fmt::print("{:<9} {:>5} {:>5} {:>5} {:>13} {:>5} {:>5} {:>10} {:>9} {:>12}\n", "layout", "ranks", "runs", "PASS",
+             "PASS-AT-FLOOR", "EMPTY", "FAIL", "worst MAE", "tolerance", "bytes moved");
   for (const auto& [key, t] : ran.tallies)
-    fmt::print("{:<9} {:>5} {:>5} {:>5} {:>13} {:>5} {:>10.2e} {:>8.0f}% {:>12}\n", name(key.first), key.second, t.runs,
-               t.verdicts[0], t.verdicts[1], t.verdicts[2], t.mae, 100 * t.used, t.sent);
+    fmt::print("{:<9} {:>5} {:>5} {:>5} {:>13} {:>5} {:>5} {:>10.2e} {:>8.0f}% {:>12}\n", name(key.first), key.second,
+               t.runs, t.verdicts[int(Verdict::pass)], t.verdicts[int(Verdict::pass_at_floor)],
+               t.verdicts[int(Verdict::empty)], t.verdicts[int(Verdict::fail)], t.mae, 100 * t.used, t.sent);
   constexpr size_t kMost = 20;
   for (size_t n = 0; n < ran.failures.size() && n < kMost; ++n)
     fmt::print("\nFAIL  {}, {} ranks: {}\n      {}\n", name(ran.failures[n].cut.cut), ran.failures[n].cut.ranks,
@@ -124,11 +125,14 @@ void ring_parity(const RingAsked& asked, Context& context) {
   }
   if (speaks && context.json)
     fmt::print("{}\n", Json{{"device", asked.device}, {"name", device.name}, {"passed", ran.passed},
-                            {"failed", ran.failures.size()}, {"runs", ran.runs}}.dump(2));
+                            {"empty", ran.empty}, {"failed", ran.failures.size()}, {"runs", ran.runs}}.dump(2));
   if (speaks && !context.json) print(asked, ran, here.has_value());
-  if (!ran.passed && ran.failures.empty()) fail(context, kFailed, "attune parity: no layout supports this case");
+  if (!ran.passed && ran.failures.empty())
+    fail(context, kFailed, ran.empty ? "attune parity: nothing was compared: no query of the case sees a key"
+                                     : "attune parity: no layout supports this case");
   if (!ran.failures.empty() && context.exit_code == kOk) context.exit_code = kFailed;
-  if (speaks && !context.json) fmt::print("\n{} passed, {} failed\n", ran.passed, ran.failures.size());
+  if (speaks && !context.json)
+    fmt::print("\n{} empty\n{} passed, {} failed\n", ran.empty, ran.passed, ran.failures.size());
 }
 
 }  // namespace attune

@@ -70,6 +70,21 @@ struct Setting {
   int operator[](Axis a) const { return at[size_t(a)]; }
 };
 
+// Masks that show no key at full lengths, such as a window before a single query, compare nothing: they get one that
+// does. Lists and lengths are drawn; a Trial draws them again until they show a key.
+void show_a_key(Problem& p) {
+  const auto shows = [&] {
+    for (int b = 0; b < p.batch; ++b) {
+      const BandWalk walk{band_of(p.mask, p.len_q, p.len_k, 17, 5 * b), p.len_k, 1};
+      for (int i = 0; i < p.len_q; ++i)
+        if (walk.first_key(i) < walk.last_key(i)) return true;
+    }
+    return false;
+  };
+  if (!shows()) p.mask.align = Align::bottom_right;
+  if (!shows()) p.mask.right = 0;
+}
+
 Case case_of(const Setting& at, Pass pass, uint32_t seed) {
   static constexpr int kLens[][2] = {{1, 1}, {1, 200}, {33, 129}, {130, 65}, {64, 64}, {7, 300}, {127, 31}, {90, 90}};
   static constexpr int kHeads[][2] = {{2, 2}, {4, 2}, {3, 1}};
@@ -97,6 +112,7 @@ Case case_of(const Setting& at, Pass pass, uint32_t seed) {
   p.len_q = kLens[at[S::len]][0], p.len_k = kLens[at[S::len]][1];
   p.dim_qk = kDims[at[S::dims]][0], p.dim_v = kDims[at[S::dims]][1];
   p.mask = kMasks[at[S::mask]], p.mask.align = Align(at[S::align]);
+  show_a_key(p);
   p.keys = kSources[at[S::source]], p.page = kPages[at[S::source]];
   p.reproducible = Reproducible(at[S::repro]);
   if (at[S::blocks]) p.mask.blocks = blocks_of(p, kBlocks[at[S::blocks]][0], kBlocks[at[S::blocks]][1]);
@@ -161,6 +177,7 @@ Case append_case_of(const AppendSetting& at, uint32_t seed) {
   p.len_q = kLens[at[S::len]][0], p.len_k = kLens[at[S::len]][1];
   p.dim_qk = kDims[at[S::dims]][0], p.dim_v = kDims[at[S::dims]][1];
   p.mask = kMasks[at[S::mask]], p.mask.align = Align(at[S::align]);
+  show_a_key(p);
   p.page = kPages[at[S::source]], p.keys = p.page ? KeySource::paged : KeySource::linear;
   p.reproducible = Reproducible(at[S::repro]);
   p.options = kOptions[at[S::options]];
@@ -194,8 +211,8 @@ constexpr std::string_view kNasty[] = {
     "forward f32 b2 h2 q64 k65 d64 window0,0",
     "forward f32 b2 h2 q64 k65 d64 window0,0@top_left",
     "forward f32 b2 h2 q70 k70 d64 window3,-2",
-    "forward f32 b2 h2 q70 k70 d64 window2,-3",
-    "forward f32 b2 h2 q70 k40 d64 window*,-69",
+    "forward f32 b2 h2 q70 k70 d64 window2,-3 | empty",
+    "forward f32 b2 h2 q70 k40 d64 window*,-69 | empty",
     "forward f32 b2 h2 q33 k65 d64 window*,*",
     "forward f32 b2 h2 q33 k65 d64 window1000000,1000000",
     "forward f32 b1 h2 q96 k96 d64 full sink",
@@ -251,7 +268,7 @@ constexpr std::string_view kNasty[] = {
     "backward f32 b2 h2 q65 k64 d64 causal@top_left",
     "backward f32 b2 h2 q64 k65 d64 window0,0",
     "backward f32 b2 h2 q70 k70 d64 window3,-2 | seed=2 d_lse",
-    "backward f32 b2 h2 q70 k70 d64 window2,-3",
+    "backward f32 b2 h2 q70 k70 d64 window2,-3 | empty",
     "backward f32 b1 h2 q40 k40 d64 window*,-39 sink | seed=3",
     "backward f32 b2 h2 q65 k127 d248 causal",
     "backward bf16 b2 h2 q65 k127 d192/128 causal",
@@ -343,7 +360,7 @@ bool number(std::string_view text, auto& out) {
 bool read_word(std::string_view word, Variation& v) {
   const auto flag = [&](std::string_view text, bool& on) { return word == text && (on = true); };
   if (flag("cu_q", v.cu_q) || flag("cache", v.cache) || flag("shared", v.shared) || flag("used_q", v.used_q) ||
-      flag("d_lse", v.d_lse) || flag("lean", v.lean) || flag("far", v.large_logits))
+      flag("d_lse", v.d_lse) || flag("lean", v.lean) || flag("far", v.large_logits) || flag("empty", v.empty))
     return true;
   for (const Lengths l : {Lengths::drawn, Lengths::odd})
     if (word == name(l)) return v.lengths = l, true;
@@ -382,6 +399,7 @@ std::string name(const Variation& v) {
   say(!once.empty(), "bias=", once);
   say(v.d_lse, "d_lse"), say(v.lean, "lean");
   say(v.added != plain.added, "new=", v.added), say(v.pairs != 0, "pairs=", v.pairs);
+  say(v.empty, "empty");
   return s;
 }
 
@@ -399,7 +417,7 @@ Status parse(std::string_view text, Case& out) {
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));
     if (!read_word(word, c.variation))
       return Status::no("case: '", word, "' is not one of seed=#, drawn, odd, x1e#, far, bhsd, pad=#, cu_q, cache, "
-                        "shared, used_q, bias=<of bqhk>, d_lse, lean, new=#, pairs=#");
+                        "shared, used_q, bias=<of bqhk>, d_lse, lean, new=#, pairs=#, empty");
   }
   out = c;
   return Status::good();

@@ -18,7 +18,7 @@ std::vector<Cell> coverage(const Suite& suite, const std::vector<Attempt>& runs,
         for (const KeySource keys : {KeySource::linear, KeySource::ragged, KeySource::paged}) {
           Cell c{t.word, pass, dtype, keys, 0, {}};
           for (const Attempt& r : runs)
-            c.runs += r.backend == &backend && r.place_index == place_index &&
+            c.runs += r.backend == &backend && r.place_index == place_index && r.outcome.verdict != Verdict::empty &&
                       belongs(suite.cases[r.case_index].problem, t, c);
           // Includes refusals that only planning reveals: a library missing on this machine.
           Plan plan;

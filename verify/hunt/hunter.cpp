@@ -135,7 +135,7 @@ struct Worker {
       say(to, join("done ", index));
       return true;
     }
-    if (!trial.compared()) {
+    if (!trial.compares()) {
       say(to, join("empty ", index));
       return true;
     }

@@ -6,6 +6,7 @@
 
 #include "machine/cuda/runtime.h"
 #include "plan/plan.h"
+#include "tests/tool/spawn.h"
 #include "tool/commands/commands.h"
 #include "verify/suite.h"
 
@@ -58,6 +59,45 @@ TEST(parity, json_has_every_figure) {
   for (const char* figure : {"mae", "max", "relative_l2", "tolerance_used"})
     EXPECT_TRUE(j["runs"][0]["outputs"][0][figure].is_number()) << figure;
   EXPECT_EQ(j["gate"], 5e-5);
+}
+
+// The output at the end: "N empty", then "N passed, N failed".
+TEST(parity, what_compares_nothing_is_empty_and_not_passed) {
+  const std::string line = "forward f32 b2 h2 q70 k70 d64 window2,-3";
+  const Answer a = call({"parity", "--case", line, "--backend", "cpu_forward"});
+  EXPECT_EQ(a.code, kFailed) << a.out;
+  EXPECT_EQ(a.last_line(), "0 passed, 0 failed");
+  EXPECT_NE(a.out.find("\n1 empty\n0 passed, 0 failed\n"), std::string::npos) << a.out;
+  EXPECT_NE(a.out.find("\nEMPTY  " + line + "\n"), std::string::npos) << a.out;
+  EXPECT_NE(a.err.find("nothing was compared"), std::string::npos) << a.err;
+  const json j = json::parse(call({"parity", "--case", line, "--backend", "cpu_forward", "--json"}).out);
+  EXPECT_EQ(j["passed"], 0);
+  EXPECT_EQ(j["empty"], 1);
+  EXPECT_EQ(j["runs"][0]["verdict"], "EMPTY");
+  EXPECT_EQ(j["backends"][0]["empty"], 1);
+  const Answer meant = call({"parity", "--case", line + " | empty", "--backend", "cpu_forward"});
+  EXPECT_EQ(meant.code, kOk) << meant.out << meant.err;
+  EXPECT_NE(meant.out.find("\n0 empty\n1 passed, 0 failed\n"), std::string::npos) << meant.out;
+  const Answer ring = call({"parity", "--ring", "--ranks", "2", "--case", "forward f32 b1 h2 q20 k20 d16 window*,-30"});
+  EXPECT_EQ(ring.code, kFailed) << ring.out;
+  EXPECT_EQ(ring.last_line(), "0 passed, 0 failed");
+  EXPECT_NE(ring.err.find("nothing was compared"), std::string::npos) << ring.err;
+}
+
+// An example that passes on zeros would be worse than none.
+TEST(parity, examples_compare_something) {
+  for (const std::string& text : {call({"parity", "--help"}).out, text_of(ATTUNE_SOURCE_DIR "/docs/cli.md"),
+                                 text_of(ATTUNE_SOURCE_DIR "/docs/testing.md")}) {
+    const size_t at = text.find("--case \"");
+    ASSERT_NE(at, text.npos);
+    const size_t from = at + 8;
+    std::string line = text.substr(from, text.find('"', from) - from);
+    if (const size_t fold = line.find('\n'); fold != line.npos)  // of the help
+      line.replace(fold, line.find_first_not_of(" \n", fold) - fold, " ");
+    const Answer a = call({"parity", "--backend", "cpu_forward", "--case", line, "--json"});
+    EXPECT_EQ(a.code, kOk) << line << a.err;
+    EXPECT_GT(json::parse(a.out)["runs"][0]["outputs"][0]["max"], 0) << line;
+  }
 }
 
 TEST(parity, mistakes_are_told_apart_by_the_exit_code) {
@@ -131,6 +171,7 @@ TEST(parity, a_hunt_ends_with_the_plain_line_and_names_its_seed) {
   EXPECT_EQ(j["cases"], 3);
   EXPECT_EQ(j["failed"], 0);
   EXPECT_GT(j["passed"], 0);
+  EXPECT_TRUE(j.contains("empty"));
 }
 
 TEST(parity, a_hunt_that_cannot_be_is_a_sentence) {
