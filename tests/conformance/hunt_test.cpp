@@ -71,11 +71,32 @@ TEST(Hunt, draws_reach_all_of_the_grammar_and_most_have_many_tiles) {
     for (const Option o :
          {Option::softcap, Option::alibi, Option::bias, Option::dropout, Option::sink, Option::accumulate})
       seen[name(o)] += p.has(o);
+    seen["block bias"] += p.has(Option::block_bias), seen["append"] += p.has(Option::append);
+    seen["rotary"] += p.has(Option::rotary), seen["rotary_half"] += p.has(Option::rotary_half);
+    seen["append to pages"] += p.has(Option::append) && p.keys == KeySource::paged;
+    seen["append to a cache"] += p.has(Option::append) && c.variation.cache;
+    seen["as many new keys as said"] += c.variation.added >= 0, seen["some pairs"] += c.variation.pairs > 0;
+    seen["one list for all"] += p.mask.blocks.q && c.variation.shared;
+    if (p.variant.text[0]) ++seen[std::string(word(p.variant))], ++seen[join(word(p.variant), " ", name(p.pass))];
     seen["more tiles than multiprocessors"] += ceil_div(p.len_q, 128) * p.batch * p.heads_q > limits.units;
   }
-  for (const auto& [what, count] : seen) EXPECT_GT(count, 10) << what;
-  EXPECT_EQ(seen.size(), 32u);
-  EXPECT_GT(seen["more tiles than multiprocessors"], kDraws / 4);
+  for (const auto& [what, count] : seen) EXPECT_GT(count, 6) << what;
+  EXPECT_EQ(seen.size(), 32u + 9u + 9u + 16u);  // 9 words; select and reads have no backward
+  EXPECT_GT(seen["more tiles than multiprocessors"], kDraws / 7);
+}
+
+TEST(Hunt, every_kind_alone_has_a_backend_here_and_compares) {
+  for (size_t kind = 0; kind < std::size(kHuntKinds); ++kind) {
+    Hunt h;
+    for (const Backend* b : backends())
+      if (!b->only_by_name) h.backends.push_back(b);
+    h.cases = 6, h.seed = 3, h.threads = 1, h.shrink_seconds = 1, h.kinds = {HuntKind(kind)};
+    const Hunted all = hunt(h);
+    EXPECT_TRUE(all.status.ok()) << all.status.message;
+    EXPECT_TRUE(all.findings.empty()) << kHuntKinds[kind] << ": " << name(all.findings[0].smallest);
+    EXPECT_EQ(all.cases, 6u);
+    EXPECT_LT(all.empty, 3u) << kHuntKinds[kind];
+  }
 }
 
 TEST(Hunt, a_right_backend_has_no_findings) {
@@ -152,6 +173,33 @@ TEST(Hunt, smaller_cases_are_valid_and_none_is_the_case_itself) {
   for (const Case& s : all) {
     EXPECT_TRUE(valid(s.problem).ok()) << name(s);
     EXPECT_NE(name(s), name(c));
+  }
+}
+
+// Each of these has a simpler neighbour that drops the word, one that halves a number, and one that halves the rows.
+TEST(Hunt, variants_and_appends_shrink_too) {
+  const struct { std::string_view from, to; } all[] = {
+      {"forward f32 b2 h4/2 q90 k90 d16 causal : nsa d=4 gate=sigmoid l=8 n=6 phi=mean s=8 w=20",
+       "forward f32 b2 h4/2 q90 k90 d16 causal : nsa d=4 gate=sigmoid l=8 n=3 phi=mean s=8 w=20"},
+      {"forward f32 b2 h4/2 q90 k90 d16 causal : nsa d=4 gate=sigmoid l=8 n=6 phi=mean s=8 w=20",
+       "forward f32 b2 h4/2 q90 k90 d16 causal"},
+      {"forward f32 b2 h2 q65 k15 d16 full : compress d=4 l=8 phi=mean",
+       "forward f32 b2 h2 q33 k7 d16 full : compress d=4 l=8 phi=mean"},
+      {"backward f32 b1 h4 q60 k60 d16 causal : dilated rates=1,2,4 segments=8,16,64",
+       "backward f32 b1 h4 q60 k60 d16 causal : dilated rates=1,2 segments=8,16"},
+      {"forward f32 b1 h4 q60 k60 d16 causal : ring layout=zigzag ranks=1 tokens=60",
+       "forward f32 b1 h4 q30 k30 d16 causal : ring layout=zigzag ranks=1 tokens=30"},
+      {"forward f32 b1 h4 q60 k60 d16 causal : adaptive block=16 density=0.5 hidden=24",
+       "forward f32 b1 h4 q60 k60 d16 causal : adaptive block=16 density=0.5 hidden=12"},
+      {"forward f32 b1 h4 q6 k60 d16 causal append rotary paged16 | new=5 pairs=4",
+       "forward f32 b1 h4 q6 k60 d16 causal append paged16 | new=5"},
+      {"forward f32 b1 h4 q6 k60 d16 causal append rotary paged16 | new=5 pairs=4",
+       "forward f32 b1 h4 q6 k60 d16 causal paged16"},
+  };
+  for (const auto& [from, to] : all) {
+    bool found = false;
+    for (const Case& c : smaller_cases(case_of(from))) found |= name(c) == to;
+    EXPECT_TRUE(found) << from << " does not shrink to " << to;
   }
 }
 

@@ -331,6 +331,10 @@ void add_parity(CLI::App& app, Context& context) {
   command.add_option("--seed", asked->hunt.seed, "With --hunt: draw the same problems each time; default a fresh seed")
       .between(0, 2147483647)
       .needs(hunt);
+  command.add_option("--kinds", asked->hunt.kinds, "With --hunt: draw only these kinds of problems")
+      .delimiter(',')
+      .needs(hunt)
+      .one_of(hunt_kinds());
   command.add_option("--watchdog", asked->hunt.launch_seconds,
                      "With --hunt: count a run as hanging after this many seconds")
       .between(0.1, 1e6)

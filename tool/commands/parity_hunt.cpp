@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 
 #include "plan/plan.h"
@@ -41,9 +42,15 @@ void print_finding(const HuntAsked& asked, const Hunt& hunt, const HuntFinding& 
 
 }  // namespace
 
+std::vector<std::string> hunt_kinds() { return {std::begin(kHuntKinds), std::end(kHuntKinds)}; }
+
 void hunt_parity(const HuntAsked& asked, Context& context) {
   Hunt hunt{.device = asked.device, .cases = uint64_t(asked.cases), .threads = asked.threads,
             .launch_seconds = asked.launch_seconds, .max_seconds = asked.max_seconds};
+  for (const std::string& word : asked.kinds) {
+    const auto at = std::find(std::begin(kHuntKinds), std::end(kHuntKinds), word);
+    hunt.kinds.push_back(HuntKind(at - std::begin(kHuntKinds)));
+  }
   hunt.seed = asked.seed >= 0 ? uint64_t(asked.seed) : std::random_device{}() >> 1;
   // Vendor libraries take part only if --backend names them.
   for (const Backend* b : backends())
@@ -77,8 +84,9 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
                  all.over, all.most_over);
     size_t hangs = 0;
     for (const HuntFinding& f : all.findings) hangs += f.ending == Ending::hang;
-    fmt::print("\n{} problems of seed {} on {} in {:.0f} s: {} hangs, {} other failures, {} compared nothing\n",
-               all.cases, hunt.seed, all.device_name, all.seconds, hangs, all.findings.size() - hangs, all.empty);
+    fmt::print("\n{} problems of seed {} on {} in {:.0f} s: {} hangs, {} other failures\n{} empty\n",
+               all.cases - all.empty, hunt.seed, all.device_name, all.seconds, hangs, all.findings.size() - hangs,
+               all.empty);
   }
   if (!runs) fail(context, kFailed, join("attune parity: no backend ran any of ", all.cases, " problems"));
   if (!all.findings.empty() && context.exit_code == kOk) context.exit_code = kFailed;

@@ -2,6 +2,7 @@
 // with its seed.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "tool/commands/commands.h"
 
@@ -13,8 +14,10 @@ struct HuntAsked {
   int seed = -1;            // -1: a fresh seed
   int threads = 0;
   double launch_seconds = 20, max_seconds = 0;
+  std::vector<std::string> kinds{};  // words of kHuntKinds; empty: all
 };
 
+std::vector<std::string> hunt_kinds();
 void hunt_parity(const HuntAsked&, Context&);
 
 }  // namespace attune

@@ -1,35 +1,18 @@
 #include "verify/hunt/hunt.h"
 
-#include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
+#include "core/check.h"
 #include "verify/compare.h"
+#include "verify/hunt/draw.h"
 
 namespace attune {
 namespace {
-
-// Draws from small tables. Probabilities are in percent.
-struct Draw {
-  Random random;
-
-  bool chance(int percent) { return random.below(100) < percent; }
-  template <class T>
-  T of(std::initializer_list<T> all) { return all.begin()[random.below(int(all.size()))]; }
-  int between(int low, int high) { return low + random.below(high - low + 1); }
-};
 
 constexpr int kTile = 128;               // queries in most tiles
 constexpr double kPassesOfBackward = 4;  // cost of a backward in the reference, in forwards
 
 int64_t tiles_of(const Problem& p, int tile) { return ceil_div(p.len_q, tile) * p.batch * p.heads_q; }
-
-// Lengths around the edges of tiles of 64, 80, 96, 128 and 192, or any length.
-int edge_length(Draw& d, int most) {
-  const int edge = d.of({1, 2, 16, 31, 33, 63, 64, 65, 80, 81, 96, 97, 100, 127, 128, 129, 130, 191, 192, 193, 200, 256,
-                         257, 300, 385, 513});
-  return std::min(most, d.chance(75) ? edge : d.between(1, 600));
-}
 
 void draw_dims(Draw& d, Problem& p) {
   static constexpr int kPairs[][2] = {{64, 64},   {96, 96},   {128, 128}, {256, 256}, {192, 128}, {192, 192}, {256, 64},
@@ -101,14 +84,6 @@ void fit(Draw& d, Problem& p, const HuntLimits& limits, int64_t wanted) {
   }
 }
 
-void draw_types(Draw& d, Problem& p) {
-  const DType type = d.chance(45) ? DType::bf16 : d.chance(70) ? DType::f16 : DType::f32;
-  const bool mixed = d.chance(12);
-  p.dtype.q = p.dtype.kv = p.dtype.out = type;
-  if (p.pass == Pass::forward && mixed) p.dtype.out = DType::f32;
-  if (p.pass == Pass::backward) p.dtype.grad = mixed ? DType::f32 : type;
-}
-
 void draw_options(Draw& d, Problem& p) {
   if (d.chance(60)) return;
   for (const Option o : {Option::softcap, Option::alibi, Option::dropout, Option::sink})
@@ -120,11 +95,12 @@ void draw_options(Draw& d, Problem& p) {
 }
 
 void draw_blocks(Draw& d, Problem& p) {
-  if (!d.chance(10)) return;
   Blocks& b = p.mask.blocks;
-  b.q = d.of({64, 128, 64, 128, 48}), b.k = d.of({64, 128, b.q, b.q, 32});
-  const int64_t bound = p.batch * p.heads_q * ceil_div(p.len_q, b.q) * ceil_div(p.len_k, b.k);
-  b.bound = int(std::max<int64_t>(1, bound));
+  b.q = d.of({64, 128, 64, 128, 48, 16, 1, 100}), b.k = d.of({64, 128, b.q, b.q, 32, 8, 100});
+  const int64_t all = p.batch * p.heads_q * ceil_div(p.len_q, b.q) * ceil_div(p.len_k, b.k);
+  const int most = int(std::clamp<int64_t>(all, 1, 1 << 20));
+  b.bound = d.chance(25) ? d.between(1, most) : most;
+  if (!p.has(Option::bias) && d.chance(25)) p.set(Option::block_bias);
 }
 
 void draw_variation(Draw& d, Case& c) {
@@ -141,7 +117,53 @@ void draw_variation(Draw& d, Case& c) {
   if (p.has(Option::bias)) v.bias_once = d.of({0u, 1u | 4u, 2u, 8u | 1u});
 }
 
+HuntKind draw_kind(Draw& d, const HuntLimits& limits) {
+  if (!limits.kinds.empty()) return limits.kinds[size_t(d.random.below(int(limits.kinds.size())))];
+  const int percent = d.random.below(100);
+  return percent < 45   ? HuntKind::dense
+         : percent < 57 ? HuntKind::blocks
+         : percent < 73 ? HuntKind::append
+         : percent < 85 ? HuntKind::nsa
+         : percent < 91 ? HuntKind::dilated
+         : percent < 96 ? HuntKind::adaptive
+                        : HuntKind::ring;
+}
+
+// Decode, a chunk of a prefill, or any length. A query before the first key has no row in the tables of rotary.
+Case append_case(Draw& d, const HuntLimits& limits) {
+  Case c;
+  Problem& p = c.problem;
+  draw_types(d, p);
+  p.batch = d.of({1, 2, 2, 3, 5, 8});
+  p.heads_kv = d.of({1, 1, 2, 2, 3, 4}), p.heads_q = p.heads_kv * d.of({1, 1, 2, 3, 4, 7, 8});
+  p.len_q = d.chance(60) ? d.between(1, 9) : edge_length(d, 300);
+  p.len_k = d.chance(50) ? d.between(1, 200) : edge_length(d, 600);
+  draw_dims(d, p);
+  draw_mask(d, p);
+  if (d.chance(45)) p.keys = KeySource::paged, p.page = d.of({1, 2, 3, 7, 16, 16, 64, 128});
+  HuntLimits small = limits;
+  small.work /= 10, small.elements /= 10;
+  fit(d, p, small, 1);
+  draw_options(d, p);
+  if (d.chance(12)) draw_blocks(d, p);
+  p.set(Option::append);
+  if (d.chance(60)) {
+    p.set(d.chance(50) ? Option::rotary : Option::rotary_half);
+    p.len_k = std::max(p.len_k, p.len_q);
+    p.mask.blocks = {}, p.clear(Option::block_bias);
+  }
+  draw_variation(d, c);
+  Variation& v = c.variation;
+  v.cache = d.chance(60), v.shared = d.chance(15);
+  v.added = d.chance(55) ? -1 : d.of({0, 1, 1, 2, 5, 17, 40});
+  if (p.rotates() && d.chance(40)) v.pairs = d.between(1, std::max(1, p.dim_qk / 2));
+  return c;
+}
+
 Case drawn(Draw& d, const HuntLimits& limits) {
+  const HuntKind kind = draw_kind(d, limits);
+  if (kind == HuntKind::append) return append_case(d, limits);
+  if (kind != HuntKind::dense && kind != HuntKind::blocks) return variant_case(d, kind);
   Case c;
   Problem& p = c.problem;
   p.pass = d.chance(60) ? Pass::forward : Pass::backward;
@@ -153,15 +175,17 @@ Case drawn(Draw& d, const HuntLimits& limits) {
   if (p.keys == KeySource::paged) p.page = d.of({1, 3, 16, 64, 128});
   fit(d, p, limits, wanted);
   draw_options(d, p);
-  draw_blocks(d, p);
+  if (kind == HuntKind::blocks) draw_blocks(d, p);
   draw_variation(d, c);
+  if (p.mask.blocks.q && d.chance(15)) c.variation.shared = true;
   return c;
 }
 
 // Some output element must depend on a key: comparing only zeros would pass a kernel that does nothing.
 bool sees_something(const Case& c) {
   const Problem& p = c.problem;
-  if (p.mask.blocks.q || p.keys != KeySource::linear) return true;  // lengths and lists are drawn later
+  // Lengths and lists are drawn later.
+  if (p.mask.blocks.q || p.keys != KeySource::linear || p.variant.text[0] || p.has(Option::append)) return true;
   const Band band = band_of(p.mask, p.len_q, p.len_k, int64_t(17), 0);
   for (int i = 0; i < p.len_q; i += std::max(1, p.len_q / 64))
     for (int j = 0; j < p.len_k; ++j)
@@ -169,7 +193,32 @@ bool sees_something(const Case& c) {
   return false;
 }
 
+// Whether a variant or an append takes the arguments of the case: each has its own rules for lengths and caches. These
+// problems are small, so their inputs may be made twice.
+bool takes_arguments(const Case& c) {
+  const Problem& p = c.problem;
+  if (!p.variant.text[0] && !p.has(Option::append)) return true;
+  World world(p, c.variation);
+  if (p.pass == Pass::backward) (void)world.forward_result();
+  const Outputs typed = world.outputs(false);
+  return check(p, typed.args).ok() && check_values(p, typed.args).ok();
+}
+
 }  // namespace
+
+int edge_length(Draw& d, int most) {
+  const int edge = d.of({1, 2, 16, 31, 33, 63, 64, 65, 80, 81, 96, 97, 100, 127, 128, 129, 130, 191, 192, 193, 200, 256,
+                         257, 300, 385, 513});
+  return std::min(most, d.chance(75) ? edge : d.between(1, 600));
+}
+
+void draw_types(Draw& d, Problem& p) {
+  const DType type = d.chance(45) ? DType::bf16 : d.chance(70) ? DType::f16 : DType::f32;
+  const bool mixed = d.chance(12);
+  p.dtype.q = p.dtype.kv = p.dtype.out = type;
+  if (p.pass == Pass::forward && mixed) p.dtype.out = DType::f32;
+  if (p.pass == Pass::backward) p.dtype.grad = mixed ? DType::f32 : type;
+}
 
 double hunt_work(const Problem& p) {
   const Mask& m = p.mask;
@@ -192,8 +241,10 @@ Case hunted_case(uint64_t seed, uint64_t index, const HuntLimits& limits,
   Draw d{{seed * 0x9E3779B97F4A7C15u ^ (index + 1) * 0xD1B54A32D192ED03u}};
   for (int tries = 0;; ++tries) {
     Case c = drawn(d, limits);
-    if (tries > 1000) return c;  // no backend serves anything here; the caller reports it
-    if (valid(c.problem).ok() && golden_supports(c.problem).ok() && sees_something(c) && served(c.problem)) return c;
+    if (tries > 4000) return c;  // no backend serves anything here; the caller reports it
+    if (valid(c.problem).ok() && golden_supports(c.problem).ok() && hunt_work(c.problem) <= 2 * limits.work &&
+        sees_something(c) && served(c.problem) && takes_arguments(c))
+      return c;
   }
 }
 
@@ -202,6 +253,7 @@ std::vector<Case> smaller_cases(const Case& from) {
   const auto add = [&](auto change) {
     Case c = from;
     change(c.problem, c.variation);
+    follow_sizes(c.problem);
     if (Blocks& b = c.problem.mask.blocks; b.q) {
       const Problem& p = c.problem;
       b.bound = int(std::max<int64_t>(1, p.batch * p.heads_q * ceil_div(p.len_q, b.q) * ceil_div(p.len_k, b.k)));
@@ -211,7 +263,16 @@ std::vector<Case> smaller_cases(const Case& from) {
   };
   // The problem, from the largest simplification to the smallest.
   add([](Problem&, Variation& v) { v = {.seed = v.seed}; });
+  if (from.problem.variant.text[0]) {
+    add([](Problem& p, Variation&) { p.variant = {}; });
+    for (const Variant& v : smaller_variants(from.problem.variant)) add([&](Problem& p, Variation&) { p.variant = v; });
+  }
   add([](Problem& p, Variation&) { p.keys = KeySource::linear, p.page = 0; });
+  add([](Problem& p, Variation& v) {
+    for (const Option o : {Option::append, Option::rotary, Option::rotary_half}) p.clear(o);
+    v.added = -1, v.pairs = 0;
+  });
+  add([](Problem& p, Variation& v) { p.clear(Option::rotary), p.clear(Option::rotary_half), v.pairs = 0; });
   add([](Problem& p, Variation&) { p.mask.blocks = {}, p.clear(Option::block_bias); });
   add([](Problem& p, Variation& v) { p.options = 0, p.dtype.bias = DType::none, v.bias_once = 0; });
   for (int o = 0; o < int(Option::count); ++o)
@@ -258,6 +319,8 @@ std::vector<Case> smaller_cases(const Case& from) {
   add([](Problem&, Variation& v) { v.cu_q = false; });
   add([](Problem&, Variation& v) { v.cache = v.shared = false; });
   add([](Problem&, Variation& v) { v.used_q = v.d_lse = v.lean = false; });
+  add([](Problem&, Variation& v) { v.added = -1, v.pairs = 0; });
+  if (from.variation.added > 0) add([](Problem&, Variation& v) { v.added /= 2; });
   add([](Problem&, Variation& v) { v.seed = 1; });
   return all;
 }

@@ -105,9 +105,11 @@ bool serves(const Backend& b, const Problem& p, const Device& d) {
   return plan_on(b, p, d, plan).ok();
 }
 
-HuntLimits limits_of(const Device& d) {
-  HuntLimits limits;
+// On a CPU only the reference's time limits the size, and small problems are enough: its tiles are small.
+HuntLimits limits_of(const Device& d, const Hunt& asked) {
+  HuntLimits limits{.kinds = asked.kinds};
   limits.units = d.kind == DeviceKind::cuda ? d.units : 16;
+  if (d.kind == DeviceKind::cpu) limits.work /= 5;
   return limits;
 }
 
@@ -128,7 +130,7 @@ struct Worker {
       return std::any_of(asked.backends.begin(), asked.backends.end(),
                          [&](const Backend* b) { return serves(*b, p, device); });
     };
-    const Case c = hunted_case(asked.seed, index, limits_of(device), served);
+    const Case c = hunted_case(asked.seed, index, limits_of(device, asked), served);
     Trial trial(c);
     if (const Status s = trial.prepare(); !s.ok()) {
       say(to, join("fail ", index, " 0 ", int(Ending::refused), " ", name(c), "\t", s.message));

@@ -18,6 +18,7 @@ struct Hunt {
   double max_seconds = 0;                   // no new cases after this; 0: no limit
   double shrink_seconds = 60;               // per finding
   int shrink_steps = 1000;                  // per finding: the maximum number of smaller cases taken
+  std::vector<HuntKind> kinds{};            // what is drawn; empty: all
   std::function<void(uint64_t done, size_t found)> progress{};
 };
 

@@ -174,6 +174,15 @@ TEST(parity, a_hunt_ends_with_the_plain_line_and_names_its_seed) {
   EXPECT_TRUE(j.contains("empty"));
 }
 
+TEST(parity, a_hunt_draws_the_kinds_that_are_asked_for) {
+  const Answer a = call({"parity", "--hunt", "8", "--seed", "5", "--threads", "1", "--kinds", "nsa,dilated", "--json"});
+  EXPECT_EQ(a.code, kOk) << a.out << a.err;
+  for (const json& b : json::parse(a.out)["backends"])
+    EXPECT_NE(b["backend"], "cpu_forward");
+  EXPECT_EQ(call({"parity", "--hunt", "8", "--kinds", "toaster"}).code, kUsage);
+  EXPECT_EQ(call({"parity", "--kinds", "nsa"}).code, kUsage);
+}
+
 TEST(parity, a_hunt_that_cannot_be_is_a_sentence) {
   EXPECT_EQ(call({"parity", "--hunt", "0"}).code, kUsage);
   EXPECT_EQ(call({"parity", "--seed", "3"}).code, kUsage);  // without anything to seed
