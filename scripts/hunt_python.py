@@ -70,7 +70,7 @@ def near(what, got, wanted, tolerance) -> None:
         raise Wrong(f"{what} has shape {got.shape}, not {wanted.shape}")
     with np.errstate(invalid="ignore"):
         off = np.where(got == wanted, 0, np.abs(got - wanted))
-    bad = ~(off <= tolerance * (1 + np.abs(wanted)))
+        bad = (off != 0) & ~(off <= tolerance * (1 + np.abs(wanted)))
     if bad.any():
         at = tuple(int(n) for n in np.argwhere(bad)[0])
         raise Wrong(f"{what}{list(at)} is {got[at]}, not {wanted[at]}; {int(bad.sum())} of {bad.size} elements")
