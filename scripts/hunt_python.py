@@ -71,7 +71,7 @@ def near(what, got, wanted, tolerance) -> None:
         raise Wrong(f"{what} has shape {got.shape}, not {wanted.shape}")
     with np.errstate(invalid="ignore"):
         off = np.where(got == wanted, 0, np.abs(got - wanted))
-    bad = ~(off <= tolerance * (1 + np.abs(wanted)))
+        bad = (off != 0) & ~(np.isfinite(off) & (off <= tolerance * (1 + np.abs(wanted))))
     if bad.any():
         at = tuple(int(n) for n in np.argwhere(bad)[0])
         raise Wrong(f"{what}{list(at)} is {got[at]}, not {wanted[at]}; {int(bad.sum())} of {bad.size} elements")
@@ -327,14 +327,14 @@ def run_module(c: dict, device: str) -> None:
     (x,), (x_exact,) = tensors(c, device, (c["batch"], c["len_q"], embed))
     exact = [p.detach().double().requires_grad_() for p in parameters]
     out, wanted = layer(x), module_wanted(c, dict(zip(names, exact)), x_exact)
-    near("y", out.detach().double().cpu(), wanted.detach().cpu(), 1e-4)
+    near("y", out.detach().double().cpu(), wanted.detach().cpu(), 5e-4)
     d = torch.randn_like(out)
     got = torch.autograd.grad(out, [x, *parameters], d)
     right = torch.autograd.grad(wanted, [x_exact, *exact], d.double())
     for name, g, w in zip(("x", *names), got, right):
         largest = max(1.0, float(w.abs().max()))
-        cancels = name.endswith("k_proj.bias")  # softmax ignores a shift of all scores: a sum that is 0 but for rounding
-        near(f"d {name}", g.double().cpu() / largest, w.cpu() / largest, 3e-3 if cancels else 3e-4)
+        cancels = name.endswith("k_proj.bias")  # softmax ignores a shift of all scores: this sums to 0
+        near(f"d {name}", g.double().cpu() / largest, w.cpu() / largest, 3e-3 if cancels else 1e-3)
     c["compared"] = 1
 
 
@@ -421,8 +421,8 @@ def lines(process, watchdog: float):
 
 def hunt(asked) -> int:
     first, passed, empty, findings, ended = 0, 0, 0, [], False
-    words = [sys.executable, str(HERE), str(asked.problems), "--seed", str(asked.seed), "--kinds", ",".join(asked.kinds),
-             "--device", asked.device, "--until", str(asked.until), "--child", "--first"]
+    words = [sys.executable, str(HERE), str(asked.problems), "--seed", str(asked.seed), "--device", asked.device,
+             "--kinds", ",".join(asked.kinds), "--until", str(asked.until), "--child", "--first"]
     while first < asked.problems and not ended and time.time() < asked.until:
         process = subprocess.Popen([*words, str(first)], stdout=subprocess.PIPE)
         running = None

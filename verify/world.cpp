@@ -417,11 +417,13 @@ Args World::forward_result() {
   return forward;
 }
 
-// With a D of its own for each branch, dP - D is 0 in the reference whatever the shake, wherever a row sees one key. A
-// naive computation rounds both: products of N(0, 1) over dim_v, times the scale and a factor.
+// With a D of its own for each branch, dP - D is 0 in the reference whatever the shake, wherever a row sees one key; so is
+// what a compression's weights get from it. A naive computation rounds both: products of N(0, 1) over dim_v, times the
+// scale and a factor.
 double World::own_cancellation() const {
   const Dilated d = dilated_of(problem);
-  if (word(problem.variant) != "dilated" || (d.norm == Dilated::Norm::lse && !d.detached)) return 0;
+  const std::string_view variant = word(problem.variant);
+  if (variant != "nsa" && (variant != "dilated" || (d.norm == Dilated::Norm::lse && !d.detached))) return 0;
   const double scale = args.scale != 0.f ? double(args.scale) : 1 / std::sqrt(double(problem.dim_qk));
   return work_shake(problem) * std::sqrt(double(problem.dim_v)) * scale * size_of_factors() * size_of_factors();
 }

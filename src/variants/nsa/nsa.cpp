@@ -269,8 +269,7 @@ class Run {
       const Args part = branch_backward(Branch::window, attention_to(kNsaWindow));
       if (Status s = raw_backward(NsaStep::window_backward, part, 2); !s.ok()) return s;
     }
-    if (s_.takes(NsaStep::compressed_backward))
-      if (Status s = compressed_backward(); !s.ok()) return s;
+    if (Status s = s_.takes(NsaStep::compressed_backward) ? compressed_backward() : clear_phi(); !s.ok()) return s;
     return s_.sums_apart ? convert(dq_, a_[Role::dq], stream_) : Status::good();
   }
 
@@ -302,6 +301,14 @@ class Run {
       return !to.data ? Tensor{} : s_.sums_apart ? apart : to;
     };
     return keys_backward(n, part, sum(to_k, x_.dk), sum(to_v, x_.dv), to_k, to_v);
+  }
+
+  // A selected or window branch alone: the selection has no gradient, so those of the compression are 0.
+  Status clear_phi() {
+    for (int n = kNsaPhiK; n < kNsaBranchOut; ++n)
+      if (a_.given(d_variant_tensor(n)))
+        if (Status s = fill(a_[d_variant_tensor(n)], 0.f, stream_); !s.ok()) return s;
+    return Status::good();
   }
 
   Status compressed_backward() {
