@@ -124,7 +124,7 @@ constexpr std::string_view kLines[] = {
     "backward f32 b2 h4/2 q150 k150 d16 causal : nsa d=4 gate=none l=8 n=6 only=cmp phi=mean s=8 w=20 | d_lse",
     "backward bf16 b2 h4/2 q150 k150 d16 causal : nsa d=4 gate=none l=8 n=6 only=sel phi=mean s=8 w=20 | d_lse",
     // Weights without a gradient, and those of one compressed token, whose gradients cancel to 0.
-    "backward bf16 b1 h1 q1 k1 d24 causal : nsa d=1 gate=none l=1 n=3 only=sel phi=conv s=1 w=0",
+    "backward bf16 b1 h1 q9 k9 d24 causal : nsa d=1 gate=none l=1 n=3 only=sel phi=conv s=1 w=0",
     "backward f32 b1 h4/2 q40 k40 d16 causal : nsa d=2 gate=none l=6 n=4 only=sel phi=mlp s=4 w=5",
     "backward f16 b1 h1 q1 k32 d24 causal : nsa d=1 gate=sigmoid l=32 n=3 phi=mlp s=1 w=0",
     "backward bf16 b1 h1 q1 k62 d64 causal : nsa d=16 gate=none l=48 n=3 phi=conv s=16 w=0 | seed=787927",
