@@ -417,9 +417,9 @@ Args World::forward_result() {
   return forward;
 }
 
-// With a D of its own for each branch, dP - D is 0 in the reference whatever the shake, wherever a row sees one key; so is
-// what a compression's weights get from it. A naive computation rounds both: products of N(0, 1) over dim_v, times the
-// scale and a factor.
+// With a D of its own for each branch, dP - D is 0 in the reference whatever the shake, wherever a row sees one key; so
+// is what a compression's weights get from it. A naive computation rounds both: products of N(0, 1) over dim_v, times
+// the scale and a factor.
 double World::own_cancellation() const {
   const Dilated d = dilated_of(problem);
   const std::string_view variant = word(problem.variant);
