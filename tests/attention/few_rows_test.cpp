@@ -15,7 +15,7 @@ constexpr const char* kLines[] = {
     "forward f32 b3 h2 q3 k300 d40/24 window40,3 | drawn cache used_q",
     "forward f32 b2 h2 q4 k129 d256 causal@top_left",
     "forward f32 b1 h3/1 q1 k128 d8 causal sink",
-    "forward f32 b2 h2 q4 k200 d64 window130,-140",
+    "forward f32 b2 h2 q4 k200 d64 window130,-140 | empty",
     "forward f32 b2 h2 q3 k200 d64 causal/4+3",
     "forward f32 b2 h2 q4 k150 d64 causal softcap alibi",
     "forward f32 b2 h2 q2 k150 d64 full bias | bias=k",

@@ -10,7 +10,6 @@
 //
 // The headers in include/ replace cuda.h and the headers of machine/ that consist of PTX.
 #pragma once
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <bit>
@@ -80,22 +79,8 @@ struct Issued {
   float rows[2][16] = {};            // A, if in registers
   std::vector<float> before{};       // accumulators; NaN until the product has been waited for
 };
-// A stack and where it was left. swapcontext would make two system calls; setjmp makes none.
-struct Fiber {
-  ucontext_t beginning{};
-  bool begun = true;  // false: `beginning` is where it starts
-  jmp_buf left{};
-};
-extern "C" [[noreturn]] void attune_plain_longjmp(jmp_buf, int) __asm__("_longjmp");  // unchecked: stacks change
-[[gnu::noinline]] inline void resume(Fiber& to) {
-  if (to.begun) attune_plain_longjmp(to.left, 1);
-  to.begun = true, setcontext(&to.beginning);
-}
-[[gnu::noinline]] inline void change(Fiber& from, Fiber& to) {
-  if (!_setjmp(from.left)) resume(to);
-}
 struct Thread {
-  Fiber fiber{};
+  ucontext_t context{};
   std::unique_ptr<char[]> stack{new char[kStack]};
   Block* block = nullptr;
   unsigned number = 0;
@@ -120,7 +105,7 @@ struct Gpu {
   Schedule schedule{};
   unsigned blocks = 0;
   Thread* now = nullptr;
-  Fiber scheduler{};
+  ucontext_t scheduler{};
   std::vector<Copy> copies;
   std::vector<int> rank;      // of the warps of all CTAs
   int lowest = 0;             // lowest rank so far
@@ -162,7 +147,7 @@ inline void hold_other_lanes() {
 
 inline void to_scheduler() {
   Thread& me = *gpu.now;
-  change(me.fiber, gpu.scheduler);
+  swapcontext(&me.context, &gpu.scheduler);
   me.ready = nullptr;
 }
 // A point where other threads may run.

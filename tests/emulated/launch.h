@@ -32,11 +32,9 @@ struct Running {
       for (int t = 0; t < grid.threads; ++t) {
         Thread& x = *threads.emplace_back(std::make_unique<Thread>());
         x.block = &b, x.number = unsigned(t), b.of_warp[t / 32][t % 32] = &x;
-        ucontext_t& context = x.fiber.beginning;
-        getcontext(&context);
-        context.uc_stack.ss_sp = x.stack.get(), context.uc_stack.ss_size = kStack, context.uc_link = nullptr;
-        makecontext(&context, begin, 0);
-        x.fiber.begun = false;
+        getcontext(&x.context);
+        x.context.uc_stack.ss_sp = x.stack.get(), x.context.uc_stack.ss_size = kStack, x.context.uc_link = nullptr;
+        makecontext(&x.context, begin, 0);
       }
     }
     alive = threads.size(), idle.assign(warps(), ~0ull);
@@ -54,7 +52,7 @@ struct Running {
       could = true;
       if (leave_out(n)) continue;
       moved = true, gpu.now = &x;
-      change(gpu.scheduler, x.fiber);
+      swapcontext(&gpu.scheduler, &x.context);
       if (x.done) end(x);
       gpu.now = nullptr;
     }
@@ -185,7 +183,7 @@ std::string launch(const Grid& grid, const Schedule& schedule, Kernel kernel) {
   void (*const begin)() = [] {
     (*entry)();
     gpu.now->done = true;
-    change(gpu.now->fiber, gpu.scheduler);
+    swapcontext(&gpu.now->context, &gpu.scheduler);
   };
   const int together = grid.memory ? 1 : grid.blocks;
   for (int first = 0; first < grid.blocks && gpu.wrong.empty(); first += together) {
