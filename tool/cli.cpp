@@ -67,7 +67,7 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   return best.empty() ? "" : join("; did you mean ", best, "?");
 }
 
-// Of the first word that the command does not take, if it is a misspelt option.
+// A suggestion for the first word that the command does not take, if it is a misspelt option.
 std::string did_you_mean(const std::vector<std::string>& extra, const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   if (extra.empty() || !extra.front().starts_with("--")) return "";

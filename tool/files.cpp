@@ -50,7 +50,7 @@ Status replace_file(const std::string& given, const std::string& text) {
   if (error) return Status::no(folder.string(), ": cannot be created: ", error.message());
   if (fs::exists(path, error)) {
     if (Status s = read_text(path, old, kMostRecords); !s.ok()) return s;
-    // Nobody but this function writes there, so a link would be somebody's trap.
+    // Only this function writes there, so a link was planted.
     if (Status s = replace(path + ".before", old, {.follow_links = false, .like = path}); !s.ok()) return s;
   }
   return replace(path, text, {});

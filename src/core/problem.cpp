@@ -188,7 +188,7 @@ struct Words {
     Mask& m = p.mask;
     m.kind = MaskKind(found - kMask), r.rest.remove_prefix(kind.size());
     if (m.kind == MaskKind::window) {
-      constexpr Word kSides = "window<left>,<right>: window127,0 shows 128 keys, and * is no limit";
+      constexpr Word kSides = "window<left>,<right>: window127,0 shows 128 keys, and * means no limit";
       m.left = r.side(kSides);
       r.expect(",", kSides);
       m.right = r.side(kSides);

@@ -20,7 +20,7 @@ Status parse(std::string_view line, Problem& out, LinePlace& place);
 // The candidate within few typing mistakes (a third of the letters, at least one) of the word; empty if there is none.
 std::string_view closest_word(std::string_view word, std::span<const std::string_view> candidates);
 
-// Of a variant word that is not known: "'nsaa' is not a variant; accepted are ...; did you mean 'nsa'?"
+// The sentence for an unknown variant: "'nsaa' is not a variant; accepted are ...; did you mean 'nsa'?"
 std::string unknown_variant(std::string_view word);
 
 }  // namespace attune

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Locates the tuned rules of a device: ATTUNE_TUNED (a file, or a folder of <device>.tsv), else
 // $XDG_CONFIG_HOME/attune/<device>.tsv or ~/.config/attune/<device>.tsv if it exists, else none. Never a file of the
-// current folder that nobody named: rules decide which code runs and which bits come out.
+// current folder that was not named: rules decide which code runs and which bits come out.
 #pragma once
 #include "plan/rules.h"
 

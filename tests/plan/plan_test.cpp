@@ -139,7 +139,7 @@ TEST(Plan, what_an_h200_would_get_can_be_asked_anywhere) {
       continue;
     }
     EXPECT_TRUE(s.message.starts_with(join("no backend supports: ", line, "\n  "))) << s.message;
-    for (const Backend* b : backends())  // a reason of a CPU backend, that this is no CPU, says nothing of the problem
+    for (const Backend* b : backends())  // "requires a CPU" says nothing about the problem
       EXPECT_FALSE(b->name.starts_with("cpu_") && s.message.find(join("\n  ", b->name, ": ")) != s.message.npos)
           << b->name << " in\n" << s.message;
   }

@@ -21,7 +21,7 @@ struct Samples {
   std::vector<size_t> order{};         // where the smallest stands, then the next
   double gap = 0;                      // least difference of two samples of a call, times the calls
   double range() const { return sorted.back() - sorted.front(); }
-  // Of a sample, in units of the middle half of all, from its middle.
+  // Distance of a sample from the middle of the interquartile range, in such ranges.
   double position(double ns) const {
     const size_t n = sorted.size();
     const double low = sorted[n / 4], high = sorted[n - 1 - n / 4];

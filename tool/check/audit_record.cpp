@@ -201,7 +201,7 @@ struct Auditor : Reporter {
       wrong("gpu-on-cpu", "the device is ", r.device, ", but the subject is a backend of GPUs");
   }
 
-  // Of n normal values the root mean square is off by 1/sqrt(2n) on average; bench looks at up to 4096 of them.
+  // The root mean square of n normal values is off by 1/sqrt(2n) on average; bench looks at up to 4096 of them.
   double room_of_rms(const Problem* p) const {
     if (r.version < 3 || !p || p->keys == KeySource::ragged) return 0.5;
     const double values = std::min(4096.0, double(p->batch) * p->len_q * p->heads_q * p->dim_qk);

@@ -22,7 +22,7 @@ int number(std::string_view digits) {
   return value;
 }
 
-// Of year, month, day, hour, minute and second; a leap second counts as the one before it.
+// Seconds since 1970 of a calendar time; a leap second counts as the one before it.
 int64_t seconds_of(const int (&t)[6]) {
   namespace ch = std::chrono;
   if (*std::min_element(t, t + 6) < 0 || t[3] > 23 || t[4] > 59 || t[5] > 60) return -1;

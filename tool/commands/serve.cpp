@@ -105,7 +105,7 @@ void run(const Asked& asked, Context& context) {
   }
   std::vector<std::string> paths = asked.from.records;
   paths.insert(paths.end(), {asked.from.baseline, asked.from.tuned, asked.from.prices});
-  for (const std::string& path : paths)  // waiting for a pipe, it would answer nobody
+  for (const std::string& path : paths)  // a server that waits for a pipe answers no one
     if (std::error_code error; std::filesystem::exists(path, error))
       if (const Status s = is_finite(path, false); !s.ok())
         return fail(context, kFailed, join("attune serve: '", path, "' ", s.message));

@@ -83,7 +83,7 @@ double mhz_of_this_cpu(const std::string& proc, const std::string& folder) {
 // Four digits are finer than anything that is measured here.
 double share(double part, double whole) { return std::round(1e4 * std::clamp(part / whole, 0.0, 1.0)) / 1e4; }
 
-// Of the time in which threads could run, the share they waited for a CPU that another thread held. A thread that is
+// The share of the time in which threads could run that they waited for a CPU held by another thread. A thread that is
 // woken also waits until an idle CPU starts it, in a virtual machine for tens of microseconds; all such waits together
 // are at most the idle time. Not taken off where others are remarked: idle CPUs are then not what was waited for.
 double waited_for_others(const Load& l) {

@@ -14,7 +14,7 @@ namespace attune::cpu {
 namespace {
 
 constexpr int kTogether = 4;  // rows of row_scores and row_accumulate
-// Of a panel's rows, this share takes as long without packing as with it.
+// A sixth of a panel's rows: up to that many, reading keys in place is at least as fast as packing them.
 constexpr int kShareOfPanel = 6;
 constexpr int kTile = 128;    // keys; a multiple of 16. K and V of a tile are 64 KiB at d64 in f32
 constexpr int kVector = 16;   // row_weights takes multiples

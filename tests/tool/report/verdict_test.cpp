@@ -11,7 +11,7 @@ namespace {
 
 TEST(Report, a_mean_is_over_decided_problems_and_grey_where_one_is_unclear) {
   std::vector<Record> records = typical();
-  EXPECT_EQ(report_of(records).facts[0].tone, Tone::bad);  // 1.00x is no gain
+  EXPECT_EQ(report_of(records).facts[0].tone, Tone::bad);  // 1.00x is not a gain
   records[1].ratio.value = 3, records[5].verdict = "UNCLEAR", records[5].ratio.value = 0.01;
   Report r = report_of(records);
   EXPECT_EQ(r.verdicts[0], "cpu_forward against torch:sdpa: faster at 1 of 3 problems, the same at 1, unclear at 1; "

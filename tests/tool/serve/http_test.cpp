@@ -144,7 +144,7 @@ TEST(Server, a_client_that_says_nothing_is_let_go) {
 }
 
 TEST(Server, half_requests_of_many_make_room_for_a_whole_one) {
-  const Serving serving(1000);  // nobody is let go for being slow
+  const Serving serving(1000);  // long enough that no slow client is dropped
   std::vector<int> halves;
   for (int n = 0; n < 200; ++n) Serving::say(halves.emplace_back(serving.connect()), "GET / HT");
   const int s = serving.connect();
