@@ -192,6 +192,7 @@ struct Words {
       m.left = r.side(kSides);
       r.expect(",", kSides);
       m.right = r.side(kSides);
+      if (m.left < 0) r.refuse(quoted(r.word), ": the left side is below 0; * means no limit, as in window*,0");
     }
     for (size_t n = 0; n < std::size(kAlign); ++n)
       if (r.take(kAlign[n])) m.align = Align(n);
@@ -244,6 +245,12 @@ struct Words {
     return mask ? std::pair<Word, Word>{} : std::pair<Word, Word>{"a mask", kMasks};
   }
   void unknown() {
+    if (r.word.starts_with('@') || r.word.starts_with('/'))
+      return void(r.refuse(quoted(r.word), " belongs to the mask, without a space: causal", r.word));
+    const Word stem = r.word.substr(0, r.word.find('='));
+    if (stem != r.word && std::find(std::begin(kOption), std::end(kOption), stem) != std::end(kOption))
+      return void(r.refuse(quoted(r.word), ": a line says that there is ", stem,
+                           "; its value is an argument of the call, so write ", quoted(stem)));
     if (r.word.starts_with(':'))
       return void(r.refuse(quoted(r.word), " lacks a space behind its colon; a variant is written ' : nsa l=32'"));
     std::vector<Word> all(std::begin(kMask), std::end(kMask));
@@ -385,7 +392,8 @@ Status parse(std::string_view line, Problem& out, LinePlace& place) {
   Problem p;
   if (!r.next()) r.ends_before("a pass", "forward or backward");
   else if (!r.is_one_of(kPass, p.pass))
-    r.refuse(quoted(r.word), " is not a pass; accepted are forward and backward", suggestion(r.word, kPass));
+    r.refuse(quoted(r.word), " is not a pass, with which a line begins; accepted are forward and backward",
+             suggestion(r.word, kPass));
   p.dtype = read_types(r, p.pass);
   Words words{r, p};
   bool has_variant = false;

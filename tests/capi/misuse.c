@@ -496,7 +496,7 @@ static void plans(void) {
 static void lines(void) {
   char text[256];
   plain();
-  refused(attune_problem_parse("sideways f32", &w.problem), "is not a pass; accepted are forward and backward");
+  refused(attune_problem_parse("sideways f32", &w.problem), "is not a pass, with which a line begins");
   refused(attune_problem_parse("forward f32 b2 h4 q0 k7 d8 full", &w.problem), "len_q = 0 is not in 1 ...");
   refused(attune_problem_format(&w.problem, text, 5), "capacity = 5, but the line needs ");
   expect(!attune_problem_format(&w.problem, text, sizeof text) && !strcmp(text, "forward f32 b2 h4/2 q5 k7 d8 causal"),

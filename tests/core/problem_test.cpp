@@ -131,7 +131,7 @@ TEST(ProblemLine, refused_line_leaves_the_problem_alone) {
 TEST(ProblemLine, refusals_are_sentences) {
   const struct { const char *line, *words; } all[] = {
       {"sideways bf16 b2 h8 q1 k1 d64 full",
-       "problem line: 'sideways' is not a pass; accepted are forward and backward"},
+       "problem line: 'sideways' is not a pass, with which a line begins;"},
       {"forward i32 b2 h8 q1 k1 d64 full", "problem: dtype i32 is not one of f64, f32, f16, bf16, e4m3"},
       {"backward bf16/bf16/f32 b2 h8 q1 k1 d64 full", "has 3 dtypes; accepted are one for all, or four: q/kv/out/grad"},
       {"forward float32 b2 h8 q1 k1 d64 full",
@@ -150,7 +150,8 @@ TEST(ProblemLine, refusals_are_sentences) {
        "problem: dilated tensors have 1.6384e+16 elements, over the limit of 2^48"},
       {"forward bf16 b2 h8 q1 k-1 d64 full", "len_k = -1 is not in 1 ... 2147483647"},
       {"forward bf16 b2 h8 q1 k1 d65537 full", "dim_qk = 65537 is not in 1 ... 65536"},
-      {"forward bf16 b2 h8 q1 k1 d64 window-1,0", "left = -1, right = 0; only a window has them, with left at"},
+      {"forward bf16 b2 h8 q1 k1 d64 window-1,0",
+       "'window-1,0': the left side is below 0; * means no limit, as in window*,0"},
       {"forward bf16 b2 h8 q1 k1 d64 causal/1048577+0", "k_step = 1048577 is not in 1 ... 2^20"},
       {"forward bf16 b2 h8 q1 k1 d64 full blocks8x0x1", "blocks 8x0x1: all three must be above 0"},
       {"forward bf16 b2 h8 q1 k1 d64 full blocks0x0x0", "blocks0x0x0: all three must be above 0"},
@@ -192,6 +193,8 @@ TEST(ProblemLine, refusals_are_sentences) {
       {"forward f32 b1 h8 q1 k1 d64 window128", "accepted is window<left>,<right>: window127,0 shows 128 keys"},
       {"forward f32 b1 h8 q1 k1 d64 window", "'window' lacks a number; accepted is window<left>,<right>"},
       {"forward f32 b1 h8 q1 k1 d64 causal@top_lft", "'@top_lft' is left over; accepted is a mask, then @top_left"},
+      {"forward f32 b1 h8 q1 k1 d64 causal @top_left", "'@top_left' belongs to the mask, without a space: causal@top_"},
+      {"forward f32 b1 h8 q1 k1 d64 full softcap=30", "its value is an argument of the call, so write 'softcap'"},
       {"forward f32 b1 h8 q1 k1 d64 full sofcap", "did you mean 'softcap'?"},
       {"forward f32 b1 h8 q1 k1 d64 full varlen", "did you mean 'ragged'?"},
       {"forward f32 b1 h8 q1 k1 d64 full rope", "did you mean 'rotary'?"},
@@ -199,7 +202,7 @@ TEST(ProblemLine, refusals_are_sentences) {
        "'xyzzy' is not a word of a problem line; accepted are softcap, alibi"},
       {"forward f32 b1 h8 xyzzy", "'xyzzy' is not a word of a problem line; expected queries next: q4096"},
       {"fwd f32 b1 h8 q1 k1 d64 full",
-       "'fwd' is not a pass; accepted are forward and backward; did you mean 'forward'?"},
+       "accepted are forward and backward; did you mean 'forward'?"},
   };
   for (const auto& [line, words] : all) {
     Problem p;

@@ -47,7 +47,8 @@ bool is_feature(std::string_view word) {
 }
 
 bool is_peer_name(std::string_view word) {
-  return word.starts_with("torch:") || word.starts_with("flash_attn") || word.starts_with("fa3");
+  const bool is_own = word.find(".py:") != word.npos || word.find(".so:") != word.npos;  // a user's function
+  return is_own || word.starts_with("torch:") || word.starts_with("flash_attn") || word.starts_with("fa3");
 }
 
 bool is_hex(std::string_view word, size_t digits) {
@@ -59,7 +60,8 @@ void subject(const Reporter& a) {
   const Record& r = a.r;
   if (r.peer) {
     if (!is_peer_name(r.subject))
-      a.wrong("unknown-word", "a peer of this name is not known; they begin with torch:, flash_attn or fa3");
+      a.wrong("unknown-word", "a peer of this name is not known; they begin with torch:, flash_attn or fa3, or ",
+              "are FILE.py:FUNCTION or LIBRARY.so:SYMBOL");
   } else if (r.subject != "attune" && !is_one_of(r.subject, kBackends)) {
     const bool same = r.provenance.version == build::kVersion;
     a.found.push_back({a.line.number, "unknown-word", same,

@@ -34,7 +34,7 @@ void run(const Asked& asked, Context& context) {
     return fail(context, kMachine, join("attune bars: ", s.message));
   std::vector<Bar> bars;
   if (const Status s = read_bars(text, asked.bars, bars); !s.ok())
-    return fail(context, kFailed, join("attune bars: ", s.message));
+    return fail(context, kUsage, join("attune bars: ", s.message));
   std::vector<Record> records;
   if (const Status s = read_files("attune bars", asked.files, records); !s.ok())
     return fail(context, kFailed, join("attune bars: ", s.message));

@@ -168,6 +168,10 @@ Status edit_yaml(const Asked& asked, const std::vector<Threshold>& thresholds, c
   const bool usual = asked.yaml_keys.empty();
   std::vector<std::string> words = asked.yaml_keys;
   if (usual) words = {"fa2_min_len_win=window", "fa2_min_len_cmp=compressed"};
+  std::error_code error;
+  const fs::path folder = fs::path(asked.yaml).parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, error))
+    return Status::no("--yaml: '", asked.yaml, "': there is no folder '", folder.string(), "'");
   std::string before;
   if (Status s = read_whole(asked.yaml, before); !s.ok()) return s;
   std::string text = before.empty() ? comment : before;
@@ -175,15 +179,17 @@ Status edit_yaml(const Asked& asked, const std::vector<Threshold>& thresholds, c
     YamlKey key;
     if (Status s = read_yaml_key(word, key); !s.ok()) return s;
     const std::optional<int> value = value_of(key, thresholds);
-    if (!value) {
-      if (!silent) fmt::print("no row of {} was measured: {} stays as it is\n", key.what, key.path);
-      continue;
-    }
-    std::string path;
+    std::string path, now = text;
     Status s = yaml_path_of(text, key.path, path);
     if (s.ok() && path.empty()) path = usual ? "runtime." + key.path : key.path;
-    if (s.ok()) s = set_yaml(text, path, join(*value));
+    if (s.ok() && path.find('.') == path.npos && !before.empty() && yaml_has(text, path) == false)
+      s = Status::no(path, ": is not in the file; a new key is named with its parent: parent.", path);
+    if (s.ok() && (value || !usual)) s = set_yaml(now, path, join(value.value_or(0)));
     if (!s.ok()) return s.after("--yaml: ", asked.yaml, ": ");
+    if (value) text = std::move(now);
+    else if (!silent)
+      fmt::print("{}: no {}: it stays as it is\n", path,
+                 key.what == "window" ? "rows of several windows decide" : join("rows of ", key.what, " decide"));
   }
   const bool changes = text != before && text != comment;
   if (!silent) fmt::print("{}", changes ? yaml_diff(before, text) : "");
@@ -224,14 +230,16 @@ void tune_between(const Asked& asked, Context& context) {
   if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(kFailed, s);
   const std::string &faster = asked.between[0], &baseline = asked.between[1];
   const Between found = between(records, faster, baseline, asked.gathering, asked.settings());
-  if (found.devices.empty()) {
-    std::set<std::string> there;
-    for (const Record& r : records) there.insert(r.subject);
-    std::string names;
-    for (const std::string& name : there) names += join(names.empty() ? "" : ", ", name);
-    return no(kFailed, Status::no("--between: no row of ", faster, " and ", baseline,
-                                  " can be used; the records are of ", names.empty() ? "nothing" : names));
-  }
+  std::set<std::string> there;
+  for (const Record& r : records) there.insert(r.subject);
+  std::string names;
+  for (const std::string& name : there) names += join(names.empty() ? "" : ", ", name);
+  for (const std::string& name : asked.between)
+    if (!there.count(name))
+      return no(kFailed, Status::no("--between: no record is of ", name, "; they are of ",
+                                    names.empty() ? "nothing" : names));
+  if (found.devices.empty())
+    return no(kFailed, Status::no("--between: no row of ", faster, " and ", baseline, " can be used"));
   if (context.json) fmt::print("{}\n", as_json(found).dump(2));
   else
     for (const BetweenDevice& d : found.devices) {
@@ -316,6 +324,11 @@ void run(Asked& asked, Context& context) {
     if (baseline->only_by_name)
       return fail(context, kUsage,
                   join("attune tune: --against: ", name, " runs only by name, so its records do not count"));
+  }
+  for (const std::string& word : asked.yaml_keys) {
+    YamlKey key;
+    if (const Status s = read_yaml_key(word, key); !s.ok())
+      return fail(context, kUsage, join("attune tune: ", s.message));
   }
   if (!asked.yaml_keys.empty() && asked.yaml.empty())
     return fail(context, kUsage, "attune tune: --key: given without --yaml, the file that has the keys");

@@ -252,6 +252,9 @@ std::vector<BarResult> judge(const std::vector<Bar>& bars, const std::vector<Rec
         if ((bar.subject.empty() ? !r->peer : r->subject == bar.subject) && concerns(bar.rows, *r)) judge.row(*r, row);
     }
     judge.decide();
+    const auto is_subject = [&](const Record& r) { return r.subject == bar.subject; };
+    if (!bar.subject.empty() && std::none_of(records.begin(), records.end(), is_subject))
+      judge.result.sentence += join("; no record is of ", bar.subject);
     results.push_back(std::move(judge.result));
   }
   return results;

@@ -132,7 +132,10 @@ Status Store::open(const std::string& path, bool create) {
   (void)s.wait(db_, kPatience);
   for (const auto& [option, value] : kSafe) (void)s.config(db_, option, value, static_cast<int*>(nullptr));
   bool is_made = false;
-  if (Status bad = look(is_made); !bad.ok() || is_made) return bad;
+  // One transaction: another process may create the store between the queries of look().
+  if (Status bad = run("begin"); !bad.ok()) return bad;
+  const Status seen = look(is_made);
+  if (Status bad = run("commit"); !seen.ok() || is_made) return seen.ok() ? bad : seen;
   if (Status bad = run("begin immediate"); !bad.ok()) return bad;
   Status made = look(is_made);  // another process may have created it meanwhile
   if (made.ok() && !is_made) {
@@ -143,8 +146,7 @@ Status Store::open(const std::string& path, bool create) {
   return made.ok() ? run("commit") : ((void)run("rollback"), made);
 }
 
-// Reads the schema first: a store created between the two queries has its application_id by the second. The schema must
-// be the one of open(): a view, a trigger or a generated column could run without end.
+// The schema must be the one of open(): a view, a trigger or a generated column could run without end.
 Status Store::look(bool& is_made) const {
   Rows id, version, schema;
   if (Status bad = each("select lower(sql) from sqlite_master where sql is not null order by rowid", {}, schema);

@@ -22,6 +22,7 @@ struct Function {
   std::string name;
   Call call = nullptr;
   Error error = nullptr;
+  std::string missing{};  // why there is no call
 };
 
 struct Given {
@@ -120,23 +121,23 @@ std::string_view short_name(std::string_view word) { return word.substr(word.rfi
 bool is_native_peer(std::string_view word) { return word.find(".so:") != word.npos; }
 bool is_native_peer(const attune_peer& peer) { return !peer.setup; }
 
-Status load_native_peer(const std::string& word) {
-  if (find_peer(short_name(word))) return Status::good();
+void load_native_peer(const std::string& word) {
+  if (find_peer(short_name(word))) return;
   const size_t colon = word.rfind(':');
   // Without a slash, the loader would search the system's folders instead of this one.
   const std::string path = word.find('/') == word.npos ? "./" + word.substr(0, colon) : word.substr(0, colon);
   const std::string symbol = word.substr(colon + 1);
-  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) return Status::no("--peer: '", path, "' cannot be loaded: ", dlerror());
-  void* const call = dlsym(library, symbol.c_str());
-  if (!call) return Status::no("--peer: '", path, "' has no function '", symbol, "'");
   Function& f = natives.functions.emplace_back(Function{.name = std::string(short_name(word))});
-  f.call = reinterpret_cast<Call>(call);
-  f.error = reinterpret_cast<Error>(dlsym(library, (symbol + "_error").c_str()));
-  const attune_peer peer{.name = f.name.c_str(), .version = "a shared library", .setup = nullptr, .run = run,
-                         .fetch = fetch, .teardown = teardown, .message = message};
+  if (void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    f.call = reinterpret_cast<Call>(dlsym(library, symbol.c_str()));
+    f.error = reinterpret_cast<Error>(dlsym(library, (symbol + "_error").c_str()));
+    if (!f.call) f.missing = join("is not available: '", path, "' has no function '", symbol, "'");
+  } else {
+    f.missing = join("is not available: ", dlerror());
+  }
+  const attune_peer peer{.name = f.name.c_str(), .version = f.call ? "a shared library" : "", .setup = nullptr,
+                         .run = run, .fetch = fetch, .teardown = teardown, .message = message};
   attune_peer_register(&peer);
-  return Status::good();
 }
 
 int64_t set_up_native(const attune_peer& peer, const Problem& p, const Args& a, const PeerPlace& place) {
@@ -145,6 +146,7 @@ int64_t set_up_native(const attune_peer& peer, const Problem& p, const Args& a, 
   const auto found = std::find_if(natives.functions.begin(), natives.functions.end(),
                                   [&](const Function& f) { return f.name == peer.name; });
   made->function = &*found;
+  if (!found->call) return natives.message = found->missing, kRefused;
   made->problem.size = sizeof made->problem;
   if (attune_problem_parse(name(p).c_str(), &made->problem)) return natives.message = attune_last_error(), kRefused;
   made->args.size = sizeof made->args;

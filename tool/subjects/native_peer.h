@@ -14,7 +14,8 @@
 namespace attune {
 
 bool is_native_peer(std::string_view word);            // "libmine.so:symbol"
-Status load_native_peer(const std::string& word);      // registers it; once is enough
+// Registers it; once is enough. One that is missing is registered too: its rows say why.
+void load_native_peer(const std::string& word);
 bool is_native_peer(const attune_peer&);
 // setup() of a native peer, with its results: a handle above 0, or 0 or -1 as in attune_peer. Calls it once.
 int64_t set_up_native(const attune_peer&, const Problem&, const Args&, const PeerPlace&);

@@ -183,8 +183,7 @@ Status open_peers(const std::vector<std::string>& words, const std::string& pyth
   std::copy_if(words.begin(), words.end(), std::back_inserter(hosted), is_python);
   if (!hosted.empty() && !is_hosted()) return become_host(hosted, python);
   for (const std::string& word : words)
-    if (is_native_peer(word))
-      if (Status s = load_native_peer(word); !s.ok()) return s;
+    if (is_native_peer(word)) load_native_peer(word);
   for (const std::string& word : words) {
     const attune_peer* const peer = find_peer(peer_name(word));
     if (!peer) return Status::no("--peer: the Python process does not offer ", word);

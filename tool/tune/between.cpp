@@ -24,9 +24,18 @@ Threshold threshold_of(const KeyCurves& k, const std::string& faster, const std:
   if (base == c.backends.size()) return t.why_not = baseline + " was not measured", t;
   for (size_t n = 0; n < c.lengths.size(); ++n) {
     const CurvePoint &a = c.backends[ours].points[n], &b = c.backends[base].points[n];
-    t.ratios.push_back(a.measured && b.measured ? std::exp(b.log_time - a.log_time) : a.measured ? INFINITY : NAN);
+    const bool no_room = a.measured && std::isinf(a.low);  // for the baseline
+    t.ratios.push_back(a.measured && b.measured ? std::exp(b.log_time - a.log_time) : no_room ? INFINITY : NAN);
     t.lows.push_back(a.low);
   }
+  const auto shown = std::count_if(t.ratios.begin(), t.ratios.end(), [](double x) { return !std::isnan(x); });
+  if (shown == 0) {
+    t.why_not = "nothing to compare";
+    for (const Evidence& e : k.rows)
+      if (!e.note.empty() && e.note != "the baseline") t.why_not = join(e.backend, ": ", e.note);
+    return t;
+  }
+  if (c.lengths.size() == 1) return t.why_not = join("only ", c.lengths[0], " was measured; a threshold needs two"), t;
   TuneSettings plain = settings;
   plain.hysteresis = 0;
   t.from = threshold(c, ours, plain);
@@ -97,6 +106,7 @@ std::optional<int> value_of(const YamlKey& key, const std::vector<Threshold>& th
                                   : t.key.mask == MaskKind::causal ? "causal"
                                                                    : "full";
     if (!t.why_not.empty() || (key.what != "all" && key.what != what)) continue;
+    if (what == "window" && !t.by_window) continue;  // its lengths are not windows
     value = std::max(value.value_or(0), t.from.value_or(0));
     never = never || !t.from;
   }

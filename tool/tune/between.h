@@ -42,7 +42,7 @@ struct YamlKey {
 };
 Status read_yaml_key(std::string_view word, YamlKey& out);
 // The value of a key: the largest threshold of its kinds of problems, so that it is valid for each; -1: one has none.
-// Nothing if no such row was measured.
+// Nothing if no such row was measured. Windows count where several were measured.
 std::optional<int> value_of(const YamlKey&, const std::vector<Threshold>&);
 
 }  // namespace attune

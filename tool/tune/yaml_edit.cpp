@@ -124,6 +124,11 @@ Status add(std::string& text, const std::vector<Event>& e, size_t mapping, std::
   return Status::good();
 }
 
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789+-._eE") == text.npos &&
+         text.find_first_of("0123456789") != text.npos;
+}
+
 // The first key of a file, with its parents.
 std::string nested(std::string_view path, std::string_view value) {
   std::string lines;
@@ -147,6 +152,8 @@ Status edit(std::string& text, std::string_view path, std::string_view value) {
     const Event& v = e[found->value];
     if (v.kind != Event::scalar || v.decorated || v.block)
       return Status::no("its value is not a plain one: accepted is a single value without an anchor or a tag");
+    if (is_number(value) && !is_number(v.text) && !v.text.empty() && v.text != "~" && v.text != "null")
+      return Status::no("its value '", v.text, "' is not a number");
     const bool is_empty = v.first == v.last;
     text.replace(v.first, v.last - v.first, join(is_empty ? " " : "", value));
     return Status::good();
@@ -203,6 +210,13 @@ Status yaml_path_of(const std::string& text, std::string_view key, std::string& 
     path = x.path;
   }
   return Status::good();
+}
+
+bool yaml_has(const std::string& text, std::string_view path) {
+  std::vector<Event> e;
+  if (!read_events(text, e).ok()) return false;
+  const std::vector<Entry> all = entries(e);
+  return std::any_of(all.begin(), all.end(), [&](const Entry& x) { return x.path == path; });
 }
 
 std::string yaml_diff(const std::string& before, const std::string& after) {

@@ -287,7 +287,9 @@ TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   EXPECT_EQ(folder.err, "attune store: records: '/' cannot be read: Is a directory\n");
   const Ran unknown = attune_says({"history", "no such line", "--db", path});
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_EQ(unknown.err, "attune history: problem line: 'no' is not a pass; accepted are forward and backward\n");
+  EXPECT_EQ(unknown.err,
+            "attune history: problem line: 'no' is not a pass, with which a line begins; accepted are forward and "
+            "backward\n");
   const Ran none_of_it = attune_says({"history", "forward f32 b1 h8 q1 k1 d64 full", "--db", path});
   EXPECT_EQ(none_of_it.code, 1);
   EXPECT_EQ(none_of_it.err, "attune history: no stored record matches\n");

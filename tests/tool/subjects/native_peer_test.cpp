@@ -12,9 +12,9 @@ namespace {
 
 const std::string kLibrary = ATTUNE_MY_ATTENTION;  // built from examples/my_attention.c
 
-std::vector<Record> measured(const char* line) {
+std::vector<Record> measured(const char* line, const std::string& peer = kLibrary + ":attention") {
   std::vector<const attune_peer*> peers;
-  EXPECT_EQ(open_peers({kLibrary + ":attention"}, "python3", peers).message, "");
+  EXPECT_EQ(open_peers({peer}, "python3", peers).message, "");
   Bench b{.peers = peers, .device = this_cpu()};
   b.device.units = 1;
   b.timing.max_seconds = 0.05, b.timing.warm_up_seconds = 0.001;
@@ -49,18 +49,19 @@ TEST(NativePeer, a_problem_that_it_refuses_is_a_row_with_its_own_sentence) {
   }
 }
 
-TEST(NativePeer, what_cannot_be_loaded_is_said) {
-  std::vector<const attune_peer*> peers;
-  const Status none = open_peers({"/nowhere/libnone.so:f"}, "python3", peers);
-  EXPECT_EQ(none.message.find("--peer: '/nowhere/libnone.so' cannot be loaded: "), 0u) << none.message;
-  const Status symbol = open_peers({kLibrary + ":attend"}, "python3", peers);
-  EXPECT_EQ(symbol.message, "--peer: '" + kLibrary + "' has no function 'attend'");
+TEST(NativePeer, one_that_cannot_be_loaded_is_a_row_that_says_so) {
+  const std::vector<Record> none = measured("forward f32 b1 h2 q5 k9 d8 full", "/nowhere/libnone.so:f");
+  EXPECT_EQ(none[0].status, RecordStatus::unsupported);
+  EXPECT_EQ(none[0].message.find("libnone.so:f: is not available: /nowhere/libnone.so: "), 0u) << none[0].message;
+  EXPECT_EQ(none[1].status, RecordStatus::ok);
+  const std::vector<Record> symbol = measured("forward f32 b1 h2 q5 k9 d8 full", kLibrary + ":attend");
+  EXPECT_EQ(symbol[0].message, join(peer_name(kLibrary), ":attend: is not available: '", kLibrary,
+                                    "' has no function 'attend'"));
 }
 
 TEST(NativePeer, a_name_without_a_folder_is_a_file_here_and_no_library_of_the_system) {
-  std::vector<const attune_peer*> peers;
-  const Status s = open_peers({"libm.so:sin"}, "python3", peers);
-  EXPECT_EQ(s.message.find("--peer: './libm.so' cannot be loaded: "), 0u) << s.message;
+  const std::vector<Record> records = measured("forward f32 b1 h2 q5 k9 d8 full", "libm.so:sin");
+  EXPECT_EQ(records[0].message.find("libm.so:sin: is not available: ./libm.so: "), 0u) << records[0].message;
 }
 
 }  // namespace

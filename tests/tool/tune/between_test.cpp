@@ -85,6 +85,30 @@ TEST(Between, a_wrong_or_unclear_result_decides_nothing) {
     EXPECT_EQ(t.from.has_value(), t.key.apart) << "at the longest window nothing shows that it is faster";
 }
 
+TEST(Between, one_length_or_a_wrong_result_everywhere_decides_nothing) {
+  std::vector<Record> all = peers();
+  all.resize(2);
+  EXPECT_EQ(between(all, "flash_attn", "torch:sdpa", {}, {}).devices[0].thresholds[0].why_not,
+            "only 4096 was measured; a threshold needs two");
+  all = peers();
+  for (Record& r : all)
+    if (r.subject == "torch:sdpa") r.parity.verdict = CheckVerdict::fail;
+  const Between wrong = between(all, "flash_attn", "torch:sdpa", {}, {});
+  for (const Threshold& t : wrong.devices[0].thresholds)
+    EXPECT_TRUE(has(t.why_not, "its result was wrong")) << t.why_not;
+  EXPECT_FALSE(value_of({"x", "window"}, wrong.devices[0].thresholds).has_value());
+}
+
+TEST(Between, a_threshold_by_keys_is_none_of_windows) {
+  std::vector<Record> all = peers();
+  all.resize(10);
+  for (size_t n = 0; n < 10; ++n)
+    all[n].problem = join("forward bf16 b1 h8 q", 512 << n / 2, " k", 512 << n / 2, " d64 window127,0");
+  const auto thresholds = between(all, "flash_attn", "torch:sdpa", {}, {}).devices[0].thresholds;
+  EXPECT_FALSE(value_of({"x", "window"}, thresholds).has_value());
+  EXPECT_FALSE(value_of({"x", "all"}, thresholds).has_value());
+}
+
 TEST(YamlKeys, say_what_they_are_thresholds_of) {
   YamlKey k;
   EXPECT_TRUE(read_yaml_key("a.b=causal", k).ok());
@@ -178,8 +202,16 @@ TEST(TuneBetween, mistakes_are_named_and_the_file_stays) {
     return attune_says(more).err;
   };
   EXPECT_TRUE(has(says({"--between", "flash_attn"}), "--between: 1 names given; accepted are two that differ"));
-  EXPECT_TRUE(has(says({"--between", "fa3,flash"}),
-                  "no row of fa3 and flash can be used; the records are of flash_attn, torch:sdpa"));
+  EXPECT_TRUE(has(says({"--between", "fa3,flash"}), "no record is of fa3; they are of flash_attn, torch:sdpa"));
+  EXPECT_TRUE(has(says({"--between", "flash_attn,torch:sdap"}), "no record is of torch:sdap; they are of "));
+  EXPECT_TRUE(has(says({"--yaml", "/nowhere/base.yaml", "--between", "flash_attn,torch:sdpa"}),
+                  "'/nowhere/base.yaml': there is no folder '/nowhere'"));
+  EXPECT_TRUE(has(says({"--between", "flash_attn,torch:sdpa", "--yaml", yaml, "--key", "fa2_min_len_wni=window"}),
+                  "fa2_min_len_wni: is not in the file; a new key is named with its parent"));
+  EXPECT_TRUE(has(says({"--between", "flash_attn,torch:sdpa", "--yaml", yaml, "--key", "a.b=full"}),
+                  "a.b: the file has no 'a' to add it to")) << "also if no such row was measured";
+  EXPECT_TRUE(has(says({"--between", "flash_attn,torch:sdpa", "--yaml", yaml, "--key", "model.name=window"}),
+                  "model.name: its value 'base' is not a number"));
   EXPECT_TRUE(has(says({"--key", "a=window"}), "--key: given without --yaml"));
   EXPECT_TRUE(has(says({"--between", "flash_attn,torch:sdpa", "--yaml", yaml, "--key", "model.dims=window"}),
                   "model.dims: its value is not a plain one"));

@@ -34,7 +34,7 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 
 TEST(YamlEdit, only_the_value_changes) {
   EXPECT_EQ(set(kConfig, "runtime.fa2_min_len_win", "2048"), replaced(kConfig, "512 ", "2048 "));
-  EXPECT_EQ(set(kConfig, "runtime.quoted key", "-1"), replaced(kConfig, "'it''s'", "-1"));
+  EXPECT_EQ(set(kConfig, "runtime.quoted key", "x"), replaced(kConfig, "'it''s'", "x"));
   EXPECT_EQ(set(kConfig, "model.name", "x"), replaced(kConfig, "\"llama: 7b\"", "x"));
 }
 
@@ -61,6 +61,7 @@ TEST(YamlEdit, what_cannot_be_edited_is_refused_and_nothing_changes) {
       {kConfig, "runtime.text", "runtime.text: its value is not a plain one"},
       {kConfig, "runtime.last", "its value is not a plain one: accepted is a single value without an anchor or a tag"},
       {kConfig, "model.layers", "its value is not a plain one"},
+      {kConfig, "model.name", "model.name: its value 'llama: 7b' is not a number"},
       {kConfig, "nothing.here", "nothing.here: the file has no 'nothing' to add it to"},
       {kConfig, "model.name.x", "'model.name' is not a mapping"},
       {"a: 1\na: 2\n", "a", "a: it stands 2 times in the file"},
