@@ -74,6 +74,8 @@ EQUIVALENT = {
         "the producer loads d_out behind q of the same step, whose slot is released a step later, after these products",
     ("sm90/backward/consumer.h", "await_places: __syncwarp()"):
         "store_matrix4 behind it is .sync.aligned: no lane writes before the one that waits for its stores has come",
+    ("sm90/backward/consumer.h", "leave_keys: __syncwarp()"):
+        "store_matrix4 behind it is .sync.aligned: no lane writes before lane 0, which waits for its stores, has come",
     ("sm90/backward/consumer.h", "pass_over: __syncwarp()"):
         "the lanes meet when the keys are left, before one of them can release this slot again",
     ("sm90/backward/two_kernel/kernel_dkdv.h", "weigh: wait(shared + C::kPEmpty + 8 * stage, parity ^ 1)"):
