@@ -122,15 +122,19 @@ Status shape(Plan& plan, const Planner& planner) {
   return Status::good();
 }
 
+// What happens at each step: it runs, or its backend says whether it fits its arguments.
+enum class Each { runs, fits };
+
 class Run {
  public:
-  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream)
-      : plan_(plan), s_(plan.problem), p_(plan.problem), a_(a), ws_(ws), stream_(stream) {
+  Run(const Plan& plan, const Args& a, Workspace ws, Stream stream, Each each)
+      : plan_(plan), s_(plan.problem), p_(plan.problem), a_(a), ws_(ws), stream_(stream), each_(each) {
     x_ = carve(ws_, s_, a);
   }
 
   Status run() {
-    if (Status s = room(); !s.ok()) return s;
+    if (each_ == Each::runs)
+      if (Status s = room(); !s.ok()) return s;
     if (Status s = lengths(); !s.ok()) return s;
     return s_.backward ? backward() : forward();
   }
@@ -155,12 +159,17 @@ class Run {
     NsaLengths x{.nsa = s_.nsa, .batch = p_.batch, .rows_q = a_[Role::q].extent.seq, .cu_q = a_[Role::cu_q],
                  .used_q = a_[Role::used_q], .used_k = a_[Role::used_k], .used = x_.used, .positions = x_.positions};
     if (s_.ragged) x.cu = x_.cu;
-    return nsa_lengths(x, stream_);
+    return each_ == Each::runs ? nsa_lengths(x, stream_) : Status::good();
   }
 
   Status step(NsaStep n, const Args& part) {
     const Plan& plan = plan_.sub_plans[size_t(s_.index(n))];
-    return plan.backend->run(plan, part, ws_, stream_);
+    if (each_ == Each::runs) return plan.backend->run(plan, part, ws_, stream_);
+    return plan.backend->fits ? plan.backend->fits(plan, part) : Status::good();
+  }
+  Status clear(const Tensor& t) const { return each_ == Each::runs ? fill(t, 0.f, stream_) : Status::good(); }
+  Status round(const Tensor& from, const Tensor& to) const {
+    return each_ == Each::runs ? convert(from, to, stream_) : Status::good();
   }
   // Arguments common to every step with queries.
   Args queries() const {
@@ -259,7 +268,7 @@ class Run {
     dq_ = s_.sums_apart ? x_.dq : a_[Role::dq];
     // The branches do not write rows outside every sequence.
     if (s_.sums_apart && s_.ragged)
-      if (Status s = fill(dq_, 0.f, stream_); !s.ok()) return s;
+      if (Status s = clear(dq_); !s.ok()) return s;
     if (s_.takes(NsaStep::selected_backward)) {
       Args part = branch_backward(Branch::selected, attention_to(kNsaSelect));
       part[variant_tensor(0)] = a_[variant_tensor(kNsaBlocks)];
@@ -270,7 +279,7 @@ class Run {
       if (Status s = raw_backward(NsaStep::window_backward, part, 2); !s.ok()) return s;
     }
     if (Status s = s_.takes(NsaStep::compressed_backward) ? compressed_backward() : clear_phi(); !s.ok()) return s;
-    return s_.sums_apart ? convert(dq_, a_[Role::dq], stream_) : Status::good();
+    return s_.sums_apart ? round(dq_, a_[Role::dq]) : Status::good();
   }
 
   Args branch_backward(Branch b, Args part) const {
@@ -288,11 +297,11 @@ class Run {
     part[Role::dk] = dk, part[Role::dv] = dv;
     for (const Role r : {Role::dk, Role::dv})
       if (adds(n) && part.given(r))
-        if (Status s = fill(part[r], 0.f, stream_); !s.ok()) return s;
+        if (Status s = clear(part[r]); !s.ok()) return s;
     if (Status s = step(n, part); !s.ok()) return s;
     for (const auto& [from, to] : {std::pair(dk, to_k), std::pair(dv, to_v)})
       if (from.data && to.data && from.data != to.data)
-        if (Status s = convert(from, to, stream_); !s.ok()) return s;
+        if (Status s = round(from, to); !s.ok()) return s;
     return Status::good();
   }
   Status raw_backward(NsaStep n, const Args& part, int first) {
@@ -307,7 +316,7 @@ class Run {
   Status clear_phi() {
     for (int n = kNsaPhiK; n < kNsaBranchOut; ++n)
       if (a_.given(d_variant_tensor(n)))
-        if (Status s = fill(a_[d_variant_tensor(n)], 0.f, stream_); !s.ok()) return s;
+        if (Status s = clear(a_[d_variant_tensor(n)]); !s.ok()) return s;
     return Status::good();
   }
 
@@ -334,7 +343,7 @@ class Run {
     if (!any) return Status::good();
     // Tokens outside every sequence are 0 too.
     if (a_.given(to) && (s_.ragged || a_.given(Role::used_k)))
-      if (Status s = fill(a_[to], 0.f, stream_); !s.ok()) return s;
+      if (Status s = clear(a_[to]); !s.ok()) return s;
     return step(n, part);
   }
 
@@ -344,16 +353,23 @@ class Run {
   const Args& a_;
   Workspace ws_;
   const Stream stream_;
+  const Each each_;
   Between x_{};
   Tensor d_out_{}, dq_{};
 };
 
+// Tensors between the steps have no address here. They are compact and fit, so a step is asked about the others alone.
+Status fits(const Plan& plan, const Args& a) {
+  const Status s = Run(plan, a, {}, nullptr, Each::fits).run();
+  return s.ok() ? s : s.after(kWho, ": a part of it: ");
+}
+
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  return of_whole(plan, Run(plan, a, ws, stream).run());
+  return of_whole(plan, Run(plan, a, ws, stream, Each::runs).run());
 }
 
 }  // namespace
 
-extern const Backend nsa{.name = kWho, .supports = supports, .shape = shape, .run = run};
+extern const Backend nsa{.name = kWho, .supports = supports, .shape = shape, .run = run, .fits = fits};
 
 }  // namespace attune
