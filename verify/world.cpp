@@ -417,15 +417,14 @@ Args World::forward_result() {
   return forward;
 }
 
-// With a D of its own for each branch, dP - D is 0 in the reference whatever the shake, wherever a row sees one key; so
-// is what a compression's weights get from it. A naive computation rounds both: products of N(0, 1) over dim_v, times
-// the scale and a factor.
-double World::own_cancellation() const {
-  const Dilated d = dilated_of(problem);
+// In the reference, whatever the shake, dP - D is 0 wherever a row sees one key and D belongs to one branch, and the
+// sum of dS over a row's keys is 0. A bias that keys share, also that of a compression, gets this sum.
+NaiveRounding World::naive_rounding_of(uint32_t seed) const {
   const std::string_view variant = word(problem.variant);
-  if (variant != "nsa" && (variant != "dilated" || (d.norm == Dilated::Norm::lse && !d.detached))) return 0;
-  const double scale = args.scale != 0.f ? double(args.scale) : 1 / std::sqrt(double(problem.dim_qk));
-  return work_shake(problem) * std::sqrt(double(problem.dim_v)) * scale * size_of_factors() * size_of_factors();
+  const bool branches = variant == "nsa" || variant == "dilated";
+  if (problem.pass != Pass::backward || !(branches || args.given(Role::bias))) return {};
+  return {.sums = branches ? work_shake(problem) : 0, .scores = variant != "dilated" ? largest_shake() : 0,
+          .state = mix(seed + 2)};
 }
 
 double World::largest_shake() const { return std::max(rounding_of(problem.dtype.kv), work_shake(problem)); }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/variant/variants.h"
+#include "reference/naive.h"
 
 namespace attune {
 
@@ -112,7 +113,7 @@ class World {
   // see tolerance.h.
   Outputs shaken(uint32_t seed) const;
   double largest_shake() const;  // relative
-  double own_cancellation() const;  // what a naive computation leaves of gradients that cancel, where no shake shows it
+  NaiveRounding naive_rounding_of(uint32_t seed) const;  // of what a naive backward computes besides
   const std::list<Owned>& inputs() const { return owned_; }
   // Changes if any byte of the inputs does.
   uint64_t fingerprint() const;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "reference/definition.h"
+#include "reference/naive.h"
 
 namespace attune::reference_detail {
 namespace {
@@ -71,8 +72,8 @@ struct Gradients {
     const double d_logit = P * (dP - D), d_dot = d_logit * one.logit_slope(product) * one.scale;
     if (dv) add_row(dv.row(k, hk), keep * P, a[Role::d_out], q, h, one.p.dim_v);
     if (dk) add_row(dk.row(k, hk), d_dot, a[Role::q], q, h, one.p.dim_qk);
-    if (d_bias && one.p.has(Option::block_bias)) d_bias.at(0, 0, 0, one.entry(h, i, j)) += d_logit;
-    else if (d_bias) d_bias.broadcast_at(one.b, i, h, j) += d_logit;
+    if (d_bias && one.p.has(Option::block_bias)) d_bias.at(0, 0, 0, one.entry(h, i, j)) += naive_score(d_logit);
+    else if (d_bias) d_bias.broadcast_at(one.b, i, h, j) += naive_score(d_logit);
     add_row(dq.data(), d_dot, a[Role::k], k, hk, one.p.dim_qk);
   }
 

@@ -7,6 +7,7 @@
 
 #include "core/variant/dilated.h"
 #include "reference/definition.h"
+#include "reference/naive.h"
 
 namespace attune::reference_detail {
 
@@ -118,14 +119,19 @@ void add_query(const Reading& one, int64_t b, int64_t h, int64_t i, Sum& dk, Sum
   const double lse = load(a[Role::lse], b, i, h, 0);
   const double d_lse = a.given(Role::d_lse) ? load(a[Role::d_lse], b, i, h, 0) : 0;
   const double D_joined = dot(a[Role::d_out], {b, i}, h, a[Role::out], {b, i}, h, p.dim_v) - d_lse;
+  const auto terms = [&](Role of, int64_t row, int64_t head) {
+    const auto square = [&](Role r, int64_t s, int64_t x) { return dot(a[r], {b, s}, x, a[r], {b, s}, x, p.dim_v); };
+    return std::sqrt(square(Role::d_out, i, h) * square(of, row, head) / p.dim_v);
+  };
   std::vector<double> dq(size_t(p.dim_qk));
   for (const Part& part : one.parts(b, h, i)) {
     double D_own = -d_lse;
     for (int x = 0; x < p.dim_v; ++x) D_own += load(a[Role::d_out], b, i, h, x) * part.out[size_t(x)];
-    const double D = joined && !one.d.detached ? D_joined : D_own;
+    const double D = naive_sum(joined && !one.d.detached ? D_joined : D_own, [&] { return terms(Role::out, i, h); });
     for (const Term& t : part.terms) {
       const double P = factor * weight_given(joined ? lse : part.lse, t.product);
-      const double dP = dot(a[Role::d_out], {b, i}, h, a[Role::v], {b, t.key}, hk, p.dim_v);
+      const double dP = naive_sum(dot(a[Role::d_out], {b, i}, h, a[Role::v], {b, t.key}, hk, p.dim_v),
+                                  [&] { return terms(Role::v, t.key, hk); });
       const double d_dot = P * (dP - D) * one.scale;
       if (dv.to.data) add_row(dv.row(b, t.key, hk), P, a[Role::d_out], {b, i}, h, p.dim_v);
       if (dk.to.data) add_row(dk.row(b, t.key, hk), d_dot, a[Role::q], {b, i}, h, p.dim_qk);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "reference/naive.h"
 #include "reference/nsa.h"
 
 namespace attune::reference_detail {
@@ -126,12 +127,17 @@ void attend_backward(const Grid& q, const Grid& k, const Grid& v, double scale, 
   const int64_t group = q.heads / k.heads;
   for (int64_t i = 0; i < q.tokens; ++i)
     for (int64_t h = 0; h < q.heads; ++h) {
-      const double D = product(d_out, i, h, out, i, h) - (d_lse.tokens ? *d_lse.row(i, h) : 0);
+      const auto terms = [&](const Grid& x, int64_t row, int64_t head) {
+        return std::sqrt(product(d_out, i, h, d_out, i, h) * product(x, row, head, x, row, head) / double(v.dim));
+      };
+      const double D = naive_sum(product(d_out, i, h, out, i, h) - (d_lse.tokens ? *d_lse.row(i, h) : 0),
+                                 [&] { return terms(out, i, h); });
       if (*lse.row(i, h) == -INFINITY) continue;
       for (const int64_t j : seen(i, h / group)) {
         const int64_t g = h / group;
         const double P = weight_given(*lse.row(i, h), scale * product(q, i, h, k, j, g));
-        const double dS = scale * P * (product(d_out, i, h, v, j, g) - D);
+        const double dP = naive_sum(product(d_out, i, h, v, j, g), [&] { return terms(v, j, g); });
+        const double dS = naive_score(scale * P * (dP - D));
         for (int64_t d = 0; d < v.dim; ++d) dv.row(j, g)[d] += P * d_out.row(i, h)[d];
         for (int64_t d = 0; d < q.dim; ++d) {
           dq.row(i, h)[d] += dS * k.row(j, g)[d];

@@ -52,8 +52,8 @@ const std::vector<Layer> kLayers = {
                    "transport/", "modules/", "attune/", "capi/"}},
     {"src/", {}},
     {"include/attune/", {"attune/"}},
-    {"verify/", {"core/", "plan/", "machine/host.h", "machine/cuda/runtime.h", "machine/cuda/nvtx.h",
-                 "transport/communicator.h", "verify/"}},
+    {"verify/", {"core/", "plan/", "reference/naive.h", "machine/host.h", "machine/cuda/runtime.h",
+                 "machine/cuda/nvtx.h", "transport/communicator.h", "verify/"}},
     // The command prints the machine whose loops run, so it sees that table too; it also times GPUs.
     {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/files.h", "machine/cpu/kernels.h",
                "machine/cuda/", "transport/communicator.h", "variants/blocks/blocks.h", "modules/settings.h",
