@@ -117,8 +117,12 @@ TEST(Hunt, what_is_wrong_is_found_and_made_small) {
   });
   Hunt asked = quick_hunt(b, 5);
   asked.shrink_seconds = 600, asked.shrink_steps = 2;
+  std::vector<std::string> at_once;
+  asked.on_finding = [&](const HuntFinding& f) { at_once.push_back(name(f.smallest)); };
   const Hunted all = hunt(asked);
   ASSERT_FALSE(all.findings.empty());
+  ASSERT_EQ(at_once.size(), all.findings.size());
+  EXPECT_EQ(at_once[0], name(all.findings[0].drawn));  // before it is made small
   EXPECT_EQ(all.cases, 5u);
   const HuntFinding& f = all.findings[0];
   EXPECT_EQ(f.ending, Ending::wrong);

@@ -67,6 +67,10 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
     hunt.progress = [&](uint64_t done, size_t found) {
       fmt::print(stderr, "{}{} of {} problems, {} found", kErase, done, hunt.cases, found);
     };
+  hunt.on_finding = [&](const HuntFinding& f) {  // a hunt that is stopped has still said what it found
+    fmt::print(stderr, "{}{}  {}: {}\n      {}\n", live ? kErase : "", name(f.ending), f.backend->name, f.why,
+               command_of(asked, f));
+  };
   fflush(stdout);  // a forked process would print buffered output again
   const Hunted all = attune::hunt(hunt);
   if (live) fmt::print(stderr, "{}", kErase);

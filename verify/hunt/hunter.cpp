@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -206,6 +207,7 @@ struct Parent {
     HuntFinding f{.index = index, .backend = asked.backends[backend], .ending = ending, .why = std::move(why)};
     if (const Status s = parse(line, f.drawn); !s.ok()) f.why += join(" (", s.message, ")");
     f.smallest = f.drawn;
+    if (asked.on_finding) asked.on_finding(f);
     result.findings.push_back(std::move(f));
   }
   void finish(uint64_t index) {
@@ -319,11 +321,11 @@ struct Parent {
   }
 };
 
-// Finds a smaller case with the same ending: tries candidates until none fails or time runs out.
-void shrink(const Hunt& asked, HuntFinding& f) {
+// Finds a smaller case with the same ending: tries candidates until none fails or `latest` is reached.
+void shrink(const Hunt& asked, HuntFinding& f, double latest) {
   Hunt quick = asked;
   quick.launch_seconds = std::min(asked.launch_seconds, kShrinkLaunch);
-  const double until = now() + asked.shrink_seconds;
+  const double until = std::min(now() + asked.shrink_seconds, latest);
   std::string why;
   for (; f.tries < kTriesAgain && now() < until; ++f.tries)
     f.again += attempt(quick, *f.backend, f.drawn, why) == f.ending;
@@ -389,8 +391,9 @@ Hunted hunt(const Hunt& asked) {
   Parent parent{.asked = asked};
   parent.run();
   size_t shrunk = 0;
+  const double latest = asked.max_seconds > 0 ? now() + asked.shrink_seconds : std::numeric_limits<double>::infinity();
   for (HuntFinding& f : parent.result.findings)
-    if (shrunk++ < kMostShrunk) shrink(asked, f);
+    if (shrunk++ < kMostShrunk) shrink(asked, f, latest);
   return std::move(parent.result);
 }
 

@@ -10,6 +10,8 @@
 
 namespace attune {
 
+struct HuntFinding;
+
 struct Hunt {
   std::string device = "cpu";               // its word; only the child opens it
   std::vector<const Backend*> backends{};
@@ -17,10 +19,11 @@ struct Hunt {
   int threads = 0;                          // threads for golden results; 0: all of the CPU's
   double launch_seconds = 20;               // watchdog: only a hang takes longer
   double max_seconds = 0;                   // no new cases after this; 0: no limit
-  double shrink_seconds = 60;               // per finding
+  double shrink_seconds = 60;               // per finding; with max_seconds, also for all findings together
   int shrink_steps = 1000;                  // per finding: the maximum number of smaller cases taken
   std::vector<HuntKind> kinds{};            // what is drawn; empty: all
   std::function<void(uint64_t done, size_t found)> progress{};
+  std::function<void(const HuntFinding&)> on_finding{};  // at once, before the case is shrunk
 };
 
 enum class Ending { pass, wrong, hang, crash, refused };
