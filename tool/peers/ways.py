@@ -147,11 +147,38 @@ class Math(Masked):
                                                        enable_gqa=p.grouped())[0]
 
 
+# FlashAttention-2 as torch ships it. Windows and ALiBi go to the operator below SDPA's, whose tensors are [batch, seq,
+# head, dim]; its masks are aligned to the last key.
 class Flash(Way):
+    serves = frozenset(("window", "shifted", "alibi"))
+
+    def check(self, p):
+        p.below = bool(p.features)
+        if not p.below:
+            return
+        if "alibi" in p.features and not p.forward:
+            raise Refused("does not serve the backward of alibi")
+        if p.q.shape[3] % 8 or p.v.shape[3] != p.q.shape[3]:
+            raise Refused("serves %s with equal head dims that are multiples of 8" % ", ".join(p.features))
+        left, right = p.window()
+        p.options = {"scale": p.scale, "window_size_left": left, "window_size_right": right}
+        p.slopes_given = {"alibi_slopes": p.slopes().contiguous()} if "alibi" in p.features else {}
+
+    def call(self, p, q, k, v):
+        return aten._flash_attention_forward(*(x.transpose(1, 2) for x in (q, k, v)), None, None, p.len_q, p.len_k, 0.0,
+                                             p.causal, False, **p.options, **p.slopes_given)
+
     def attend(self, p, q, k, v):
+        if p.below:
+            return self.call(p, q, k, v)[0].transpose(1, 2)
         return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, p.causal, scale=p.scale)[0]
 
     def backward(self, p):
+        if p.below:
+            out, lse, seed, offset = self.call(p, p.q, p.k, p.v)[:4]
+            d_out, q, k, v = (x.transpose(1, 2) for x in (p.d_out, p.q, p.k, p.v))
+            return lambda: tuple(x.transpose(1, 2) for x in aten._flash_attention_backward(
+                d_out, q, k, v, out, lse, None, None, p.len_q, p.len_k, 0.0, p.causal, seed, offset, **p.options))
         out, lse, cu_q, cu_k, max_q, max_k, seed, offset, _ = aten._scaled_dot_product_flash_attention(
             p.q, p.k, p.v, 0.0, p.causal, scale=p.scale)
         return lambda: aten._scaled_dot_product_flash_attention_backward(

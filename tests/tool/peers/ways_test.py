@@ -114,6 +114,68 @@ class Fa3(unittest.TestCase):
         torch.testing.assert_close(ways.Fa3(function).attend(problem, q, k, v), want)
 
 
+# torch's operator below SDPA's: masks aligned to the last key, -1 for no limit.
+class Below:
+    @staticmethod
+    def attend(q, k, v, causal, scale, left, right, alibi_slopes=None):
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
+        ahead = torch.arange(k.shape[1])[None, :] - torch.arange(q.shape[1])[:, None] - (k.shape[1] - q.shape[1])
+        if alibi_slopes is not None:
+            scores = scores - alibi_slopes[None, :, None, None] * ahead.abs()
+        hidden = ahead > (0 if causal else right if right >= 0 else k.shape[1])
+        if left >= 0:
+            hidden |= ahead < -left
+        scores = scores.masked_fill(hidden, -torch.inf)
+        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v), scores.logsumexp(-1)
+
+    def _flash_attention_forward(self, q, k, v, cu_q, cu_k, most_q, most_k, dropout, causal, debug, *, scale,
+                                 window_size_left, window_size_right, alibi_slopes=None):
+        out, lse = self.attend(q, k, v, causal, scale, window_size_left, window_size_right, alibi_slopes)
+        return out, lse, torch.zeros(2), torch.zeros(1), torch.zeros(0)
+
+    def _flash_attention_backward(self, d_out, q, k, v, out, lse, cu_q, cu_k, most_q, most_k, dropout, causal, seed,
+                                  offset, *, scale, window_size_left, window_size_right):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        again = self.attend(*leaves, causal, scale, window_size_left, window_size_right)
+        assert torch.equal(out, again[0]) and torch.equal(lse, again[1])
+        return torch.autograd.grad(again[0], leaves, d_out)
+
+
+class Flash(unittest.TestCase):
+    def test_a_window_goes_to_the_operator_below(self):
+        tensors = [torch.randn(2, 3, n, 8) for n in (5, 9, 9, 5)]
+        way = ways.Flash()
+        ahead = torch.arange(9)[None, :] - torch.arange(5)[:, None] - 4
+        slopes = torch.tensor([0.5, 0.25, 0.125])
+        for left, right, alibi in ((2, 0, False), (-1, 1, False), (3, -1, False), (2, 1, True)):
+            problem = types.SimpleNamespace(
+                q=tensors[0], k=tensors[1], v=tensors[2], d_out=tensors[3], len_q=5, len_k=9, scale=0.3, causal=False,
+                features=["window", "shifted"] + ["alibi"] * alibi, forward=True, window=lambda: (left, right),
+                slopes=lambda: slopes)
+            kept = (ahead >= (-left if left >= 0 else -99)) & (ahead <= (right if right >= 0 else 99))
+            added = torch.zeros(5, 9).masked_fill(~kept, -torch.inf)
+            if alibi:
+                added = added - slopes[:, None, None] * ahead.abs()
+            leaves = [x.clone().requires_grad_() for x in tensors[:3]]
+            want = torch.nn.functional.scaled_dot_product_attention(*leaves, attn_mask=added, scale=0.3)
+            with mock.patch.object(ways, "aten", Below()):
+                way.check(problem)
+                torch.testing.assert_close(way.attend(problem, *tensors[:3]), want.detach())
+                problem.forward = False
+                if alibi:
+                    with self.assertRaisesRegex(problems.Refused, "backward of alibi"):
+                        way.check(problem)
+                    continue
+                got = way.backward(problem)()
+            for one, grad in zip(got, torch.autograd.grad(want, leaves, tensors[3]), strict=True):
+                torch.testing.assert_close(one, grad)
+
+    def test_plain_masks_go_to_sdpas_operator(self):
+        problem = types.SimpleNamespace(features=[])
+        ways.Flash().check(problem)
+        self.assertFalse(problem.below)
+
+
 # What the tool sends, with tensors of torch instead of addresses.
 def described(mask, q, k, v, options=(), **tensors):
     m = {"kind": "full", "left": 0, "right": 0, "align": "bottom_right", "k_step": 1, "k_phase": 0, "blocks": None}
