@@ -418,11 +418,11 @@ Args World::forward_result() {
 }
 
 // In the reference, whatever the shake, dP - D is 0 wherever a row sees one key and D belongs to one branch, and the
-// sum of dS over a row's keys is 0. A bias that keys share, also that of a compression, gets this sum.
+// sum of dS over a row's keys is 0. A bias that keys share gets this sum; so do a compression and a scorer of blocks.
 NaiveRounding World::naive_rounding_of(uint32_t seed) const {
   const std::string_view variant = word(problem.variant);
   const bool branches = variant == "nsa" || variant == "dilated";
-  if (problem.pass != Pass::backward || !(branches || args.given(Role::bias))) return {};
+  if (problem.pass != Pass::backward || !(branches || variant == "adaptive" || args.given(Role::bias))) return {};
   return {.sums = branches ? work_shake(problem) : 0, .scores = variant != "dilated" ? largest_shake() : 0,
           .state = mix(seed + 2)};
 }
