@@ -343,9 +343,12 @@ void World::poison_unused() {
       of_q |= variant.tensor[n].rows == RowsOf::q;
       of_k |= has_k && variant.tensor[n].rows == RowsOf::k;
     }
-    for (int b = 0; (of_q || of_k) && b < o.t.extent.batch; ++b)
+    if (!of_q && !of_k) continue;
+    const std::vector<char>& rows = of_q ? q_rows : k_rows;
+    if (rows.size() != size_t(o.t.extent.batch) * size_t(o.t.extent.seq)) continue;  // of arguments that check() refuses
+    for (int b = 0; b < o.t.extent.batch; ++b)
       for (int s = 0; s < o.t.extent.seq; ++s)
-        if (!(of_q ? q_rows : k_rows)[size_t(b * o.t.extent.seq + s)]) o.poison(b, s);
+        if (!rows[size_t(b * o.t.extent.seq + s)]) o.poison(b, s);
   }
 }
 
