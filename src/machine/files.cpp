@@ -60,7 +60,13 @@ void remove_stale(const std::string& target) {
     const Descriptor stale{::openat(dirfd(all), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
     struct stat about{};
     if (stale.file < 0 || fstat(stale.file, &about) || !S_ISREG(about.st_mode) || about.st_uid != geteuid()) continue;
-    if (!flock(stale.file, LOCK_EX | LOCK_NB)) (void)::unlinkat(dirfd(all), entry->d_name, 0);
+    if (flock(stale.file, LOCK_EX | LOCK_NB)) continue;
+    // Its writer may have renamed it meanwhile and begun another under the same name. While the name still leads to the
+    // locked file, no writer changes it: one that cannot lock its new file leaves it.
+    struct stat named{};
+    if (!::fstatat(dirfd(all), entry->d_name, &named, AT_SYMLINK_NOFOLLOW) && named.st_dev == about.st_dev &&
+        named.st_ino == about.st_ino)
+      (void)::unlinkat(dirfd(all), entry->d_name, 0);
   }
   closedir(all);
 }
