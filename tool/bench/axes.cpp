@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/variant/pattern.h"
+#include "machine/host.h"
 #include "tool/files.h"
 #include "tool/subjects/module_run.h"
 #include "tool/subjects/ring_run.h"
@@ -59,6 +60,19 @@ Status range_of(std::string_view what, std::string_view text, std::vector<int32_
 Status numbers_of(std::string_view what, std::string_view text, std::vector<int32_t>& out) {
   for (const std::string& part : split(text, ','))
     if (Status s = range_of(what, part, out); !s.ok()) return s;
+  return Status::good();
+}
+
+Status thread_counts(std::string_view asked, const Device& device, int32_t cpus, std::vector<int32_t>& out) {
+  if (asked.empty()) return out.push_back(device.units), Status::good();
+  std::vector<int32_t> given;
+  if (Status s = numbers_of("threads", asked, given); !s.ok()) return s;
+  const int32_t most = std::min(kMostThreads, cpus);
+  for (const int32_t n : given) {
+    if (n > most)
+      return Status::no("--threads: ", n, " is not from 1 to ", most, ", the CPUs that this process may use");
+    if (std::find(out.begin(), out.end(), n) == out.end()) out.push_back(n);
+  }
   return Status::good();
 }
 

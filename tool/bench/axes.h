@@ -32,6 +32,9 @@ struct Axes {  // as given on the command line
 // "512,1024-4096*2" -> 512, 1024, 2048, 4096. `what` is the option that an error message names.
 Status numbers_of(std::string_view what, std::string_view text, std::vector<int32_t>& out);
 // Splits at commas, except the comma inside a window: "full,window1023,0" is two masks.
+// Each number of threads to measure, once; without any asked for, all units of the device, which of a GPU are its
+// multiprocessors and may be more than this process has `cpus`.
+Status thread_counts(std::string_view asked, const Device&, int32_t cpus, std::vector<int32_t>& out);
 std::vector<std::string> masks_of(std::string_view text);
 // The length changes fastest, so the rows of a sweep over lengths are adjacent.
 Status problems_of(const Axes&, std::vector<BenchRow>& out);

@@ -160,16 +160,10 @@ Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
   common.timing.precision = asked.timing.precision;
   common.timing.seed = asked.seed;
   common.timing.stop = &interrupted;
+  if (gpu && !asked.threads.empty())
+    return Status::no("--threads: given with --device ", asked.device, "; it needs a CPU");
   std::vector<int32_t> threads;
-  if (asked.threads.empty()) threads.push_back(common.device.units);
-  else if (gpu) return Status::no("--threads: given with --device ", asked.device, "; it needs a CPU");
-  else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
-  const int32_t most = std::min(kMostThreads, this_cpu().units);
-  for (const int32_t n : threads)
-    if (n > most)
-      return Status::no("--threads: ", n, " is not from 1 to ", most, ", the CPUs that this process may use");
-  std::set<int32_t> seen;  // a run measures a row once
-  std::erase_if(threads, [&](int32_t n) { return !seen.insert(n).second; });
+  if (Status s = thread_counts(asked.threads, common.device, this_cpu().units, threads); !s.ok()) return s;
   std::vector<Mode> modes;
   if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
   struct State { double rest_ms, heat_ms; };  // before every batch of samples; if both are requested, two states

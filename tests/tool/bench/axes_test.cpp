@@ -31,6 +31,21 @@ std::vector<std::string> lines(const Axes& a) {
 using Lines = std::vector<std::string>;
 using Numbers = std::vector<int32_t>;
 
+TEST(ThreadCounts, of_a_gpu_are_its_units_and_of_a_cpu_at_most_its_cpus) {
+  const Device gpu{.kind = DeviceKind::cuda, .units = 132}, cpu{.units = 16};
+  const auto counts = [](std::string_view asked, const Device& device) {
+    Numbers out;
+    const Status s = thread_counts(asked, device, 16, out);
+    if (s.ok()) return out;
+    EXPECT_EQ(s.message, "--threads: 17 is not from 1 to 16, the CPUs that this process may use");
+    return Numbers{};
+  };
+  EXPECT_EQ(counts("", gpu), (Numbers{132}));
+  EXPECT_EQ(counts("", cpu), (Numbers{16}));
+  EXPECT_EQ(counts("4,1,4,2-4+1", cpu), (Numbers{4, 1, 2, 3}));
+  EXPECT_EQ(counts("1,17", cpu), (Numbers{}));
+}
+
 TEST(Numbers, values_ranges_and_both) {
   EXPECT_EQ(numbers("512"), (Numbers{512}));
   EXPECT_EQ(numbers("512,1024"), (Numbers{512, 1024}));
