@@ -145,7 +145,8 @@ World::World(const Problem& p, const Variation& v, uint32_t draw)
   const int rows_k = any && !roomy && !counts_keys(p, variation) ? std::max(length(p.len_k, 1), least_k_) : capacity;
   const Extents q{packed ? 1 : p.batch, packed ? cu_q_.back() : rows_q, p.heads_q, p.dim_qk};
   normal(add(Role::q, p.dtype.q, q), size_of_factors());
-  const Extents own = declared(p, args).k;  // requires q
+  add_integers();
+  const Extents own = declared(p, args).k;  // requires q and used_k
   if (own.seq)
     add_keys({own.batch ? own.batch : p.batch, own.seq, p.heads_kv, p.dim_qk});
   else if (self && !ragged)
@@ -155,7 +156,6 @@ World::World(const Problem& p, const Variation& v, uint32_t draw)
            : paged ? Extents{p.batch * pages + 3, p.page, p.heads_kv, p.dim_qk}
                    : Extents{p.batch + roomy, rows_k, p.heads_kv, p.dim_qk});
   if (p.has(Option::append)) add_new_keys();
-  add_integers();
   add_mask();
   add_options();
   if (p.variant.text[0]) add_variant();

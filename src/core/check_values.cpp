@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/variant/nsa.h"
 #include "core/variant/variants.h"
 
 namespace attune {
@@ -72,6 +73,24 @@ Status check_keys(const Problem& p, const Args& a, int b) {
     for (int64_t n = 0; n < ceil_div(used + added, p.page); ++n)
       if (table[n] < 0 || table[n] >= rows) return bad(Role::page_table, b, table[n], "is not one of ", rows, " pages");
   }
+  return Status::good();
+}
+
+// Keys that the caller has compressed, and whose lengths count tokens.
+Status check_compressed(const Problem& p, const Args& a, int b) {
+  const bool nsa_word = word(p.variant) == "nsa";
+  if (!a.given(Role::k) || !(nsa_word || word(p.variant) == "select")) return Status::good();
+  const Nsa nsa = nsa_of(p);
+  if (nsa_word && nsa.phi != Phi::none) return Status::good();
+  const Extents k = a[Role::k].extent;
+  if (a.given(Role::used_k)) {
+    const int used = a.integer(Role::used_k, b, 0);
+    if (used < 0 || used > p.len_k) return bad(Role::used_k, b, used, "is not in 0 ... ", p.len_k);
+    if (const int64_t keys = nsa.compressed(used); keys > k.seq)
+      return bad(Role::used_k, b, used, "tokens give ", keys, " compressed keys, and k has room for ", k.seq);
+  }
+  if (const int at = a.integer(Role::cache_index, b, 0); a.given(Role::cache_index) && (at < 0 || at >= k.batch))
+    return bad(Role::cache_index, b, at, "is not one of the ", k.batch, " rows of k");
   return Status::good();
 }
 
@@ -192,6 +211,7 @@ Status check_values(const Problem& p, const Args& a) {
     for (int n = b; same && n <= b + 1; ++n)
       if (const int32_t* cu = a.row<const int32_t>(Role::cu_q); cu[n] != a.row<const int32_t>(Role::cu_k)[n])
         return bad(Role::cu_k, b, a.row<const int32_t>(Role::cu_k)[n], "is not ", cu[n], ", the value in cu_q");
+    if (Status s = check_compressed(p, a, b); !s.ok()) return s;
     if (!count_keys) continue;
     if (Status s = check_keys(p, a, b); !s.ok()) return s;
     if (Status s = check_positions(p, a, b); !s.ok()) return s;

@@ -243,6 +243,49 @@ TEST(Nsa, keys_of_another_length_than_queries_are_refused_in_a_ragged_batch) {
   EXPECT_FALSE(check_values(c.problem, out.args).ok());
 }
 
+TEST(Nsa, compressed_keys_that_are_too_few_for_the_tokens_are_refused) {
+  for (const char* const line : {"forward f32 b2 h2 q20 k40 d16 causal : select d=4 l=8 n=4 s=8 | cache",
+                                 "forward f32 b2 h2 q20 k40 d16 causal : nsa d=4 gate=none l=8 n=4 phi=none s=8 w=9 | cache"}) {
+    const Case c = case_of(line);
+    World w(c.problem, c.variation);
+    const Outputs out = w.outputs(false);
+    EXPECT_EQ(check_values(c.problem, out.args).message, "") << line;
+    const auto said = [&](Role r, int x) {
+      const int before = out.args.integer(r, 1, 0);
+      store(out.args[r], 1, 0, 0, 0, x);
+      const std::string message = check_values(c.problem, out.args).message;
+      store(out.args[r], 1, 0, 0, 0, before);
+      return message;
+    };
+    EXPECT_EQ(said(Role::used_k, 41), "used_k of sequence 1: 41 is not in 0 ... 40") << line;
+    EXPECT_EQ(said(Role::used_k, -1), "used_k of sequence 1: -1 is not in 0 ... 40") << line;
+    EXPECT_EQ(said(Role::cache_index, 9), join("cache_index of sequence 1: 9 is not one of the ",
+                                              out.args[Role::k].extent.batch, " rows of k")) << line;
+    Args few = out.args;
+    few[Role::k].extent.seq = 3;
+    store(few[Role::used_k], 1, 0, 0, 0, 24);
+    EXPECT_EQ(check_values(c.problem, few).message,
+              "used_k of sequence 1: 24 tokens give 5 compressed keys, and k has room for 3") << line;
+  }
+}
+
+// A hunt drew these: packed queries, and lengths of keys that count tokens. The first had fewer compressed keys than
+// tokens give; of the second check() says that it takes no cu_q.
+TEST(Nsa, lengths_of_packed_queries_and_compressed_keys_fit_or_are_refused) {
+  const Case fits = case_of("forward f16 b1 h1 q49 k49 d16 causal : select d=1 l=1 n=4 s=1 | drawn cu_q cache used_q lean");
+  const World w(fits.problem, fits.variation);
+  const Outputs out = w.outputs(false);
+  EXPECT_EQ(check_values(fits.problem, out.args).message, "");
+  const int tokens = out.args.integer(Role::used_k, 0, 0);
+  EXPECT_GT(tokens, out.args[Role::q].extent.seq);
+  EXPECT_GE(out.args[Role::k].extent.seq, tokens);
+  const Case refused = case_of(
+      "backward bf16 b2 h2 q400 k400 d8 causal : nsa d=2 gate=sigmoid l=2 n=5 phi=conv s=16 w=20 | seed=181024 drawn "
+      "pad=3 cu_q");
+  const World other(refused.problem, refused.variation);
+  EXPECT_EQ(check(refused.problem, other.outputs(false).args).message, "cu_q: given, but the problem does not use it");
+}
+
 // Counted by the kernels, and by hand for every query.
 TEST(Nsa, tokens_that_were_read_are_counted) {
   for (const Device& device : devices())
