@@ -345,7 +345,7 @@ void World::poison_unused() {
     }
     if (!of_q && !of_k) continue;
     const std::vector<char>& rows = of_q ? q_rows : k_rows;
-    if (rows.size() != size_t(o.t.extent.batch) * size_t(o.t.extent.seq)) continue;  // of arguments that check() refuses
+    if (rows.size() != size_t(o.t.extent.batch) * size_t(o.t.extent.seq)) continue;  // check() refuses these
     for (int b = 0; b < o.t.extent.batch; ++b)
       for (int s = 0; s < o.t.extent.seq; ++s)
         if (!rows[size_t(b * o.t.extent.seq + s)]) o.poison(b, s);
@@ -422,11 +422,16 @@ Args World::forward_result() {
 
 // In the reference, whatever the shake, dP - D is 0 wherever a row sees one key and D belongs to one branch, and the
 // sum of dS over a row's keys is 0. A bias that keys share gets this sum; so do a compression and a scorer of blocks.
+// A branch of dilated attention whose output is scaled takes D from the output of all, rounded to its dtype.
 NaiveRounding World::naive_rounding_of(uint32_t seed) const {
   const std::string_view variant = word(problem.variant);
   const bool branches = variant == "nsa" || variant == "dilated";
-  if (problem.pass != Pass::backward || !(branches || variant == "adaptive" || args.given(Role::bias))) return {};
-  return {.sums = branches ? work_shake(problem) : 0, .scores = variant != "dilated" ? largest_shake() : 0,
+  if (problem.pass != Pass::backward) return {};
+  const bool shared = variant == "nsa" || variant == "adaptive" || args.given(Role::bias);
+  return {.sums = branches || shared ? work_shake(problem) : 0,
+          .outs = variant == "dilated" ? rounding_of(problem.dtype.out) : 0,
+          .scores = shared ? largest_shake() : 0,
+          .least = problem.dtype.kv == DType::f16 ? 0x1p-25 : 0,  // half of its smallest number
           .state = mix(seed + 2)};
 }
 

@@ -6,6 +6,7 @@
 // untouched. The gradients that queries share (dk, dv, d_bias, d_sinks) are written completely and need not be cleared
 // first: 0 where no query sees the key (padding, beyond used_k, pages in no table), a sum where sequences share a cache
 // row or page. With accumulate, all of it is added to the existing values.
+#include <cmath>
 #include <vector>
 
 #include "reference/definition.h"
@@ -13,6 +14,11 @@
 
 namespace attune::reference_detail {
 namespace {
+
+// The root of the sum of a dot product's squared terms, up to a factor of about one.
+double size_of_terms(const Tensor& x, Place at, int64_t head, const Tensor& y, Place there, int64_t y_head, int dim) {
+  return std::sqrt(dot(x, at, head, x, at, head, dim) * dot(y, there, y_head, y, there, y_head, dim) / dim);
+}
 
 // A gradient under summation: the elements of a tensor, in double.
 struct Sum {
@@ -68,9 +74,11 @@ struct Gradients {
     const int64_t hk = one.kv_head(h);
     const double product = one.product(h, i, j), keep = one.keep(h, i, j);
     const double P = weight_given(lse, one.logit(product, h, i, j));
-    const double dP = keep * dot(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v);
-    const double d_logit = P * (dP - D), d_dot = d_logit * one.logit_slope(product) * one.scale;
-    if (dv) add_row(dv.row(k, hk), keep * P, a[Role::d_out], q, h, one.p.dim_v);
+    const auto terms = [&] { return size_of_terms(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v); };
+    const double dP = keep * naive_sum(dot(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v), terms);
+    const double d_logit = P * (dP - D);
+    const double d_dot = naive_operand(d_logit * one.logit_slope(product)) * one.scale;
+    if (dv) add_row(dv.row(k, hk), naive_operand(keep * P), a[Role::d_out], q, h, one.p.dim_v);
     if (dk) add_row(dk.row(k, hk), d_dot, a[Role::q], q, h, one.p.dim_qk);
     if (d_bias && one.p.has(Option::block_bias)) d_bias.at(0, 0, 0, one.entry(h, i, j)) += naive_score(d_logit);
     else if (d_bias) d_bias.broadcast_at(one.b, i, h, j) += naive_score(d_logit);
@@ -85,7 +93,8 @@ struct Gradients {
     if (one.p.has(Option::accumulate) && a.given(Role::dq)) add_row(dq.data(), 1, a[Role::dq], at, h, one.p.dim_qk);
     if (lse != -INFINITY) {  // a row that sees no key has no gradient
       double D = a.given(Role::d_lse) ? -load(a[Role::d_lse], at.batch, at.seq, h, 0) : 0;
-      D += dot(a[Role::d_out], at, h, a[Role::out], at, h, one.p.dim_v);
+      D += naive_sum(dot(a[Role::d_out], at, h, a[Role::out], at, h, one.p.dim_v),
+                     [&] { return size_of_terms(a[Role::d_out], at, h, a[Role::out], at, h, one.p.dim_v); });
       if (d_sinks) d_sinks.at(0, 0, h, 0) -= std::exp(load(a[Role::sinks], 0, 0, h, 0) - lse) * D;
       for (int64_t j = 0; j < one.len_k; ++j)
         if (one.sees(h, i, j)) add_pair(one, h, i, j, lse, D);

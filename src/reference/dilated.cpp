@@ -127,7 +127,14 @@ void add_query(const Reading& one, int64_t b, int64_t h, int64_t i, Sum& dk, Sum
   for (const Part& part : one.parts(b, h, i)) {
     double D_own = -d_lse;
     for (int x = 0; x < p.dim_v; ++x) D_own += load(a[Role::d_out], b, i, h, x) * part.out[size_t(x)];
-    const double D = naive_sum(joined && !one.d.detached ? D_joined : D_own, [&] { return terms(Role::out, i, h); });
+    const auto own_terms = [&] {
+      double square = 0;
+      for (const double x : part.out) square += x * x;
+      return std::sqrt(square * dot(a[Role::d_out], {b, i}, h, a[Role::d_out], {b, i}, h, p.dim_v) / p.dim_v);
+    };
+    const bool whole = joined && !one.d.detached;
+    const double D = whole ? naive_sum(D_joined, [&] { return terms(Role::out, i, h); })
+                           : naive_out(naive_sum(D_own, own_terms), own_terms);
     for (const Term& t : part.terms) {
       const double P = factor * weight_given(joined ? lse : part.lse, t.product);
       const double dP = naive_sum(dot(a[Role::d_out], {b, i}, h, a[Role::v], {b, t.key}, hk, p.dim_v),

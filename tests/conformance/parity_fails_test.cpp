@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "machine/host.h"
 #include "tests/asked_case.h"
 #include "verify/cases/coverage.h"
 #include "verify/suite.h"
@@ -274,6 +275,31 @@ TEST(parity, verdicts) {
   shaken.shake({1.001, -2.001, 0.501, 0.001});
   EXPECT_EQ(judge(shaken, {1.0025, -2, 0.5, 0}, {}).verdict, Verdict::pass_at_floor);
   EXPECT_EQ(judge(shaken, {1.0035, -2, 0.5, 0}, {}).verdict, Verdict::fail);
+}
+
+// Hunts drew these. The first two have gradients that are all cancellation, since their rows see one key; the third has
+// weights below the normal numbers of f16.
+TEST(parity, what_a_naive_computation_rounds_is_no_failure_and_a_wrong_D_is_one) {
+  const struct { const char *backend, *line; } all[] = {
+      {"dilated", "backward f16 b3 h6/3 q50 k50 d128/16 causal : dilated mode=headgroup norm=divide rates=2,4,4 "
+                  "segments=16,92,16 | seed=68354 drawn cache d_lse"},
+      {"cpu_backward", "backward bf16 b1 h1 q513 k191 d256 window3,0@top_left blocks48x32x66 block_bias | seed=1024968 "
+                       "odd bhsd cache d_lse"},
+      {"adaptive", "backward f16/f16/f16/f32 b3 h4/1 q67 k67 d16 causal sink : adaptive block=16 density=0.3 hidden=8 "
+                   "noise=gumbel | seed=713168 pad=0 d_lse"},
+  };
+  for (const auto& [backend, line] : all) {
+    Trial trial(case_of(line));
+    ASSERT_TRUE(trial.prepare().ok()) << line;
+    const Outcome o = trial.run(*find_backend(backend), this_cpu());
+    EXPECT_NE(o.verdict, Verdict::fail) << line << ": " << o.why;
+    const Outcome wrong = outcome_of(line, [](const Plan& p, const Args& a, Workspace, Stream) {
+      Args less = a;
+      less[Role::d_lse] = {};
+      return golden(p.problem, less);
+    });
+    EXPECT_EQ(wrong.verdict, Verdict::fail) << line;
+  }
 }
 
 TEST(parity, figures_are_what_they_say) {

@@ -245,7 +245,8 @@ TEST(Nsa, keys_of_another_length_than_queries_are_refused_in_a_ragged_batch) {
 
 TEST(Nsa, compressed_keys_that_are_too_few_for_the_tokens_are_refused) {
   for (const char* const line : {"forward f32 b2 h2 q20 k40 d16 causal : select d=4 l=8 n=4 s=8 | cache",
-                                 "forward f32 b2 h2 q20 k40 d16 causal : nsa d=4 gate=none l=8 n=4 phi=none s=8 w=9 | cache"}) {
+                                 "forward f32 b2 h2 q20 k40 d16 causal : nsa d=4 gate=none l=8 n=4 phi=none s=8 w=9 | "
+                                 "cache"}) {
     const Case c = case_of(line);
     World w(c.problem, c.variation);
     const Outputs out = w.outputs(false);
@@ -272,7 +273,8 @@ TEST(Nsa, compressed_keys_that_are_too_few_for_the_tokens_are_refused) {
 // A hunt drew these: packed queries, and lengths of keys that count tokens. The first had fewer compressed keys than
 // tokens give; of the second check() says that it takes no cu_q.
 TEST(Nsa, lengths_of_packed_queries_and_compressed_keys_fit_or_are_refused) {
-  const Case fits = case_of("forward f16 b1 h1 q49 k49 d16 causal : select d=1 l=1 n=4 s=1 | drawn cu_q cache used_q lean");
+  const Case fits = case_of(
+      "forward f16 b1 h1 q49 k49 d16 causal : select d=1 l=1 n=4 s=1 | drawn cu_q cache used_q lean");
   const World w(fits.problem, fits.variation);
   const Outputs out = w.outputs(false);
   EXPECT_EQ(check_values(fits.problem, out.args).message, "");
