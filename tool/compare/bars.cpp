@@ -72,6 +72,17 @@ struct Table {
   }
 };
 
+// Every dot of a key is one more table in a table, and toml++ limits values only: a deep one overflows the stack.
+Status is_shallow(std::string_view text, std::string_view file) {
+  constexpr int kMostDots = 100;
+  int line = 1, dots = 0;
+  for (const char c : text) {
+    if (c == '\n') ++line, dots = 0;
+    if (c == '.' && ++dots > kMostDots) return Status::no(file, ":", line, ": has more than ", kMostDots, " dots");
+  }
+  return Status::good();
+}
+
 Status read_rows(const toml::table& given, std::string_view file, BarRows& out) {
   Table t{given, file};
   t.list("pass", out.passes), t.list("dtype", out.dtypes), t.list("mask", out.masks);
@@ -218,6 +229,7 @@ std::string name(BarStatus s) {
 }
 
 Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out) {
+  if (Status s = is_shallow(text, file); !s.ok()) return s;
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed)
     return Status::no(file, ":", parsed.error().source().begin.line, ": ", parsed.error().description());

@@ -84,7 +84,9 @@ TEST(Bars, absolute_limits) {
 }
 
 TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
-  const struct { const char *text, *words; } all[] = {
+  std::string deep;
+  for (int n = 0; n < 200000; ++n) deep += "a.";
+  const struct { std::string text; const char* words; } all[] = {
       {"", "b.toml: holds no [[bar]]"},
       {"x = 1\n", "b.toml:1: x: is not one of bar"},
       {"[[bar]]\nratio = 1\n", "b.toml:1: bar: has no name"},
@@ -99,6 +101,8 @@ TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
       {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\ncount = 0\n", "count: accepted is a whole number above 0"},
       {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\nshare = 2\n", "share is at most 1"},
       {"[[bar]\n", "b.toml:1: "},
+      {"[[bar]]\nname = \"a\"\n" + deep + "b = 1\n", "b.toml:3: has more than 100 dots"},
+      {"[" + deep + "b]\nc = 1\n", "b.toml:1: has more than 100 dots"},
   };
   for (const auto& [text, words] : all) {
     std::vector<Bar> bars;
