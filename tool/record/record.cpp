@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "machine/files.h"
 #include "tool/files.h"
 #include "tool/record/seal.h"
 
@@ -380,6 +381,8 @@ Status RecordFile::add(std::string_view bytes) const {
 
 Status RecordFile::open(const std::string& path) {
   path_ = path;
+  std::string behind;
+  if (Status s = behind_links(path, behind); !s.ok()) return s.after("records: '", path, "' cannot be written: ");
   file_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (file_ < 0 && errno == EACCES) file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);  // a pipe, a device
   if (file_ < 0) return no("cannot be written");
