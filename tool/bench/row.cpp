@@ -318,7 +318,7 @@ struct RowRun {
       end(r, status_of(s, otherwise), s.message), theirs.pop_back();
     };
     if (const Status s = set_up(run, results); !s.ok()) return no(s, RecordStatus::unsupported);
-    r.note = run.note(), r.why = join("a peer", r.note.empty() ? "" : ": ", r.note);
+    r.note = one_line(run.note()), r.why = join("a peer", r.note.empty() ? "" : ": ", r.note);
     r.provenance.peers = peer.version;
     const auto fetch = [this, &run, results] {
       if (Status s = run.fetch(); !s.ok() || !gpu) return s;
