@@ -462,7 +462,8 @@ struct RowRun {
     if (!base || !is_good(*base)) return;
     for (const size_t n : record_of) {
       Record& r = records[n];
-      if (&r == base || r.samples_ns.empty() || r.status == RecordStatus::failed) continue;
+      const bool is_false = r.status == RecordStatus::failed || r.status == RecordStatus::refused;
+      if (&r == base || r.samples_ns.empty() || is_false) continue;
       r.baseline = base->subject;
       r.ratio = median_ratio(base->samples_ns, r.samples_ns);
       r.verdict = name(verdict(r.ratio, kPracticalMargin, r.aa_spread));
