@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
 #include "tool/check/audit.h"
+#include "tool/record/store.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -161,6 +163,7 @@ struct Judge {
   BarResult result;
   std::vector<double> ratios{};
   int below = 0, surely_below = 0, missed = 0;
+  std::set<std::string> different{};  // rows: one that was measured in several runs counts once
 
   void ratio_of(const Record& r, const Row& row) {
     std::string why;
@@ -187,6 +190,7 @@ struct Judge {
     ++missed;
   }
   void row(const Record& r, const Row& all) {
+    different.insert(trend_key(r));
     if (!is_measured(r)) {
       result.evidence.push_back(join(line_text(r), ": ", r.subject, " was not measured: ",
                                      r.message.empty() ? r.status.text() : r.message));
@@ -209,8 +213,9 @@ struct Judge {
     const double allowed = (1 - bar.share.value_or(1)) * double(ratios.size()) + 1e-9;
     const int reach = int(ratios.size()) - below;
     if (bar.share) result.sentence += fmt::format(", {} of {} reach the bar", reach, ratios.size());
-    if (result.rows + missed < bar.count || result.rows + missed == 0) {
+    if (int(different.size()) < bar.count) {
       result.status = BarStatus::empty;
+      if (int(different.size()) < result.rows) result.sentence += fmt::format(", {} different", different.size());
       result.sentence += fmt::format(" of {} that must be there", bar.count);
     } else if (missed || surely_below > allowed || (bar.mean && mean < *bar.mean)) {
       result.status = BarStatus::missed;

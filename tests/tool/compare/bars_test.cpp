@@ -58,6 +58,14 @@ TEST(Bars, rows_are_selected_and_a_bar_without_rows_is_not_met) {
   }
   const BarResult few = judged("over = \"peers\"\nratio = 1.0\ncount = 4\n");
   EXPECT_EQ(few.status, BarStatus::empty);
+  std::vector<Record> again = run(), all = run();
+  for (Record& r : again) r.run += "1";
+  all.insert(all.end(), again.begin(), again.end());
+  const BarResult twice = judged("over = \"peers\"\nratio = 1.0\ncount = 4\n", all);
+  EXPECT_EQ(twice.status, BarStatus::empty) << "six measurements of three rows";
+  EXPECT_TRUE(has(twice.sentence, "6 rows, least 1.50x, mean 2.29x, 3 different of 4 that must")) << twice.sentence;
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 9\nmicroseconds = 0.1\ncount = 4\n").status, BarStatus::empty)
+      << "three rows that miss two demands";
   EXPECT_TRUE(has(few.sentence, "3 rows, least 1.50x, mean 2.29x of 4 that must be there")) << few.sentence;
 }
 
