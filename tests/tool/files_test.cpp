@@ -10,6 +10,8 @@
 #include "machine/host.h"
 #include "tests/tool/records.h"
 #include "tests/tool/spawn.h"
+#include "tool/record/record.h"
+#include "tool/record/store.h"
 
 namespace attune {
 namespace {
@@ -82,10 +84,14 @@ TEST(Files, a_link_that_another_user_planted_is_not_followed) {
   std::ofstream(victim) << "precious";
   fs::create_symlink(victim, link);
   if (lchown(link.c_str(), 65534, 65534)) GTEST_SKIP() << "requires root";
-  const std::string why = link + ": cannot be written: is a link of user 65534 in a folder that everyone may write to";
-  EXPECT_EQ(replace_file(link, "new").message, why + "; it is not followed");
-  EXPECT_EQ(write_file(link, "new").message, why + "; it is not followed");
+  const std::string why = "is a link of user 65534 in a folder that everyone may write to; it is not followed";
+  EXPECT_EQ(replace_file(link, "new").message, link + ": cannot be written: " + why);
+  EXPECT_EQ(write_file(link, "new").message, link + ": cannot be written: " + why);
   EXPECT_EQ(text_of(victim), "precious");
+  fs::remove(victim);  // what appends would create it
+  EXPECT_EQ(RecordFile().open(link).message, "records: '" + link + "' cannot be written: " + why);
+  EXPECT_EQ(Store().open(link, true).message, "store: '" + link + "' cannot be opened: " + why);
+  EXPECT_FALSE(fs::exists(victim));
 }
 
 TEST(Files, temporary_files_of_killed_processes_are_removed_and_others_stay) {

@@ -318,7 +318,7 @@ struct RowRun {
       end(r, status_of(s, otherwise), s.message), theirs.pop_back();
     };
     if (const Status s = set_up(run, results); !s.ok()) return no(s, RecordStatus::unsupported);
-    r.note = run.note(), r.why = join("a peer", r.note.empty() ? "" : ": ", r.note);
+    r.note = one_line(run.note()), r.why = join("a peer", r.note.empty() ? "" : ": ", r.note);
     r.provenance.peers = peer.version;
     const auto fetch = [this, &run, results] {
       if (Status s = run.fetch(); !s.ok() || !gpu) return s;
@@ -462,7 +462,8 @@ struct RowRun {
     if (!base || !is_good(*base)) return;
     for (const size_t n : record_of) {
       Record& r = records[n];
-      if (&r == base || r.samples_ns.empty() || r.status == RecordStatus::failed) continue;
+      const bool is_false = r.status == RecordStatus::failed || r.status == RecordStatus::refused;
+      if (&r == base || r.samples_ns.empty() || is_false) continue;
       r.baseline = base->subject;
       r.ratio = median_ratio(base->samples_ns, r.samples_ns);
       r.verdict = name(verdict(r.ratio, kPracticalMargin, r.aa_spread));

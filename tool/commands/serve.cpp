@@ -32,6 +32,16 @@ struct Asked {
 
 std::atomic<bool> stop{false};
 
+// A server that waits for a pipe answers no one, and a file may become one at any time.
+Status are_regular(const SourceFiles& files) {
+  std::vector<std::string> paths = files.records;
+  paths.insert(paths.end(), {files.baseline, files.tuned, files.prices});
+  for (const std::string& path : paths)
+    if (std::error_code error; std::filesystem::exists(path, error))
+      if (Status s = is_finite(path, false); !s.ok()) return s.after("'", path, "' ");
+  return Status::good();
+}
+
 // The pages, rebuilt only if a file has changed.
 class Pages {
  public:
@@ -47,6 +57,7 @@ class Pages {
       if (std::filesystem::exists(path, error) || error) seen_.insert(path);
       return !seen_.contains(path);
     });
+    if (status_ = are_regular(there); !status_.ok()) return status_;
     try {
       Sources next;
       status_ = read_sources(there, next);
@@ -103,12 +114,8 @@ void run(const Asked& asked, Context& context) {
       return fail(context, kFailed,
                   join("attune serve: '", path, "' is not a file in an existing folder"));
   }
-  std::vector<std::string> paths = asked.from.records;
-  paths.insert(paths.end(), {asked.from.baseline, asked.from.tuned, asked.from.prices});
-  for (const std::string& path : paths)  // a server that waits for a pipe answers no one
-    if (std::error_code error; std::filesystem::exists(path, error))
-      if (const Status s = is_finite(path, false); !s.ok())
-        return fail(context, kFailed, join("attune serve: '", path, "' ", s.message));
+  if (const Status s = are_regular(asked.from); !s.ok())
+    return fail(context, kFailed, join("attune serve: ", s.message));
   Pages pages(asked.from);
   if (const Status s = pages.refresh(); !s.ok()) return fail(context, kFailed, join("attune serve: ", s.message));
   HttpServer server;

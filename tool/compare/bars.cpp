@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
 #include "tool/check/audit.h"
+#include "tool/record/store.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -71,6 +73,17 @@ struct Table {
     }
   }
 };
+
+// Every dot of a key is one more table in a table, and toml++ limits values only: a deep one overflows the stack.
+Status is_shallow(std::string_view text, std::string_view file) {
+  constexpr int kMostDots = 100;
+  int line = 1, dots = 0;
+  for (const char c : text) {
+    if (c == '\n') ++line, dots = 0;
+    if (c == '.' && ++dots > kMostDots) return Status::no(file, ":", line, ": has more than ", kMostDots, " dots");
+  }
+  return Status::good();
+}
 
 Status read_rows(const toml::table& given, std::string_view file, BarRows& out) {
   Table t{given, file};
@@ -150,6 +163,7 @@ struct Judge {
   BarResult result;
   std::vector<double> ratios{};
   int below = 0, surely_below = 0, missed = 0;
+  std::set<std::string> different{};  // rows: one that was measured in several runs counts once
 
   void ratio_of(const Record& r, const Row& row) {
     std::string why;
@@ -176,6 +190,7 @@ struct Judge {
     ++missed;
   }
   void row(const Record& r, const Row& all) {
+    different.insert(trend_key(r));
     if (!is_measured(r)) {
       result.evidence.push_back(join(line_text(r), ": ", r.subject, " was not measured: ",
                                      r.message.empty() ? r.status.text() : r.message));
@@ -198,8 +213,9 @@ struct Judge {
     const double allowed = (1 - bar.share.value_or(1)) * double(ratios.size()) + 1e-9;
     const int reach = int(ratios.size()) - below;
     if (bar.share) result.sentence += fmt::format(", {} of {} reach the bar", reach, ratios.size());
-    if (result.rows + missed < bar.count || result.rows + missed == 0) {
+    if (int(different.size()) < bar.count) {
       result.status = BarStatus::empty;
+      if (int(different.size()) < result.rows) result.sentence += fmt::format(", {} different", different.size());
       result.sentence += fmt::format(" of {} that must be there", bar.count);
     } else if (missed || surely_below > allowed || (bar.mean && mean < *bar.mean)) {
       result.status = BarStatus::missed;
@@ -218,6 +234,7 @@ std::string name(BarStatus s) {
 }
 
 Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out) {
+  if (Status s = is_shallow(text, file); !s.ok()) return s;
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed)
     return Status::no(file, ":", parsed.error().source().begin.line, ": ", parsed.error().description());

@@ -37,13 +37,14 @@ def lacks_memory(error):
 def register(tool, name, way, version, missing):
     runs, last = {}, {"message": "", "handle": 0}
 
-    def guarded(function, no, no_memory):  # an exception must not cross into C
+    # No exception must cross into C, where its reason would be lost. SystemExit is not an Exception.
+    def guarded(function, no, no_memory):
         def call(argument):
             try:
                 return function(argument)
-            except Exception as error:
-                kind = "" if type(error).__name__ == "Refused" else type(error).__name__ + ": "
-                last["message"] = missing or kind + str(error).split("\n")[0]
+            except BaseException as error:
+                kind, text = type(error).__name__, str(error).split("\n")[0]
+                last["message"] = missing or (text if kind == "Refused" else kind + (": " + text if text else ""))
                 return no_memory if lacks_memory(error) else no
         return call
 
@@ -115,6 +116,7 @@ def host(names, library, argv):
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", message=".*NumPy.*")
+    sys.stdout = sys.stderr  # what a peer prints is no part of the answer, which the tool writes itself
     code = host(sys.argv[1].split(","), sys.argv[2], sys.argv[3:])
     sys.stdout.flush()
     if code > 128:  # as main.cpp: a shell ends its loop only if the program was ended by the signal

@@ -24,7 +24,7 @@ std::string what_text(const Record& r) {
 
 // "1.23 ms ± 0.4 %", "1.23 ms ± 8.1 % at 75 %" below 95 % confidence
 std::string time_text(const Record& r) {
-  if (r.samples_ns.empty()) return "-";
+  if (r.samples_ns.empty() || r.status == RecordStatus::failed) return "-";
   const std::string text =
       fmt::format("{} ± {:.1f} %", seconds_text(r.median_ns * 1e-9), 100 * half_width(r.interval, r.median_ns));
   return r.interval.is_sure() ? text : text + fmt::format(" at {:.0f} %", 100 * r.interval.confidence);

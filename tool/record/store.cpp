@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "machine/files.h"
 #include "machine/library.h"
 
 namespace attune {
@@ -123,6 +124,8 @@ Status Store::open(const std::string& path, bool create) {
   std::error_code error;
   const bool is_new = !std::filesystem::exists(path, error);
   if (is_new && !create) return Status::no("store: '", path, "' does not exist; attune store FILE creates it");
+  std::string behind;
+  if (Status s = behind_links(path, behind); !s.ok()) return s.after("store: '", path, "' cannot be opened: ");
   if (const auto folder = std::filesystem::path(path).parent_path(); is_new && !folder.empty()) {
     std::filesystem::create_directories(folder, error);
     if (error) return Status::no("store: '", folder.string(), "' cannot be created: ", error.message());

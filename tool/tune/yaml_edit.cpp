@@ -4,6 +4,8 @@
 #include <yaml.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -11,6 +13,7 @@ namespace attune {
 namespace {
 
 constexpr size_t kMostBytes = 16 << 20;
+constexpr int kMostDepth = 100;
 
 // One value: a scalar, or the begin or end of a mapping or a sequence. Offsets are in bytes.
 struct Event {
@@ -41,7 +44,7 @@ Status read_events(const std::string& text, std::vector<Event>& out) {
   yaml_parser_set_input_string(&parser, reinterpret_cast<const unsigned char*>(text.data()), text.size());
   const std::vector<size_t> bytes = byte_offsets(text);
   const auto byte_at = [&](const yaml_mark_t& m) { return bytes[std::min(m.index, bytes.size() - 1)]; };
-  int documents = 0;
+  int documents = 0, depth = 0;
   for (bool more = true; more;) {
     yaml_event_t e;
     if (!yaml_parser_parse(&parser, &e))
@@ -64,6 +67,9 @@ Status read_events(const std::string& text, std::vector<Event>& out) {
       case YAML_STREAM_END_EVENT: more = false; continue;
       default: continue;
     }
+    depth += one.kind == Event::mapping || one.kind == Event::sequence ? 1 : one.kind == Event::end ? -1 : 0;
+    if (depth > kMostDepth)  // the parser's time grows with the square of it
+      return Status::no("YAML: line ", e.start_mark.line + 1, ": more than ", kMostDepth, " levels");
     out.push_back(std::move(one));
   }
   return documents > 1 ? Status::no("YAML: ", documents, " documents; accepted is one") : Status::good();
@@ -124,9 +130,15 @@ Status add(std::string& text, const std::vector<Event>& e, size_t mapping, std::
   return Status::good();
 }
 
+// YAML 1.1 and 1.2: 512, -1, +3, 8_192, .5, 1e-3. Not a date, an address or a version of three parts.
 bool is_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789+-._eE") == text.npos &&
-         text.find_first_of("0123456789") != text.npos;
+  std::string digits(text);
+  std::erase(digits, '_');
+  if (digits.starts_with('+')) digits.erase(0, 1);
+  double value = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [at, error] = std::from_chars(digits.data(), end, value);
+  return error == std::errc() && at == end && std::isfinite(value);
 }
 
 // The first key of a file, with its parents.

@@ -58,6 +58,14 @@ TEST(Bars, rows_are_selected_and_a_bar_without_rows_is_not_met) {
   }
   const BarResult few = judged("over = \"peers\"\nratio = 1.0\ncount = 4\n");
   EXPECT_EQ(few.status, BarStatus::empty);
+  std::vector<Record> again = run(), all = run();
+  for (Record& r : again) r.run += "1";
+  all.insert(all.end(), again.begin(), again.end());
+  const BarResult twice = judged("over = \"peers\"\nratio = 1.0\ncount = 4\n", all);
+  EXPECT_EQ(twice.status, BarStatus::empty) << "six measurements of three rows";
+  EXPECT_TRUE(has(twice.sentence, "6 rows, least 1.50x, mean 2.29x, 3 different of 4 that must")) << twice.sentence;
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 9\nmicroseconds = 0.1\ncount = 4\n").status, BarStatus::empty)
+      << "three rows that miss two demands";
   EXPECT_TRUE(has(few.sentence, "3 rows, least 1.50x, mean 2.29x of 4 that must be there")) << few.sentence;
 }
 
@@ -84,7 +92,9 @@ TEST(Bars, absolute_limits) {
 }
 
 TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
-  const struct { const char *text, *words; } all[] = {
+  std::string deep;
+  for (int n = 0; n < 200000; ++n) deep += "a.";
+  const struct { std::string text; const char* words; } all[] = {
       {"", "b.toml: holds no [[bar]]"},
       {"x = 1\n", "b.toml:1: x: is not one of bar"},
       {"[[bar]]\nratio = 1\n", "b.toml:1: bar: has no name"},
@@ -99,6 +109,8 @@ TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
       {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\ncount = 0\n", "count: accepted is a whole number above 0"},
       {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\nshare = 2\n", "share is at most 1"},
       {"[[bar]\n", "b.toml:1: "},
+      {"[[bar]]\nname = \"a\"\n" + deep + "b = 1\n", "b.toml:3: has more than 100 dots"},
+      {"[" + deep + "b]\nc = 1\n", "b.toml:1: has more than 100 dots"},
   };
   for (const auto& [text, words] : all) {
     std::vector<Bar> bars;

@@ -331,7 +331,7 @@ TEST(CompareCommand, exit_code_1_names_the_regressions_in_every_form) {
   EXPECT_TRUE(has(r.out, "::error title=SLOWER forward f32 b1 h8 q512 k512 d64 causal::cpu_forward SLOWER: 1.00 us "
                          "before, 1.10 us after")) << r.out;
   EXPECT_TRUE(has(r.out, "::error title=BROKEN a|<b>&\"c\"%2Cd%3Ae%25")) << r.out;
-  EXPECT_TRUE(has(r.out, "failed: two%0Alines\n")) << r.out;
+  EXPECT_TRUE(has(r.out, "failed: two\\u000alines\n")) << r.out;
   const std::string xml = text_of(temporary("c.xml")), markdown = text_of(temporary("c.md"));
   EXPECT_TRUE(has(xml, "tests=\"4\" failures=\"2\" skipped=\"1\"")) << xml;
   EXPECT_TRUE(has(xml, "name=\"a|&lt;b&gt;&amp;&quot;c&quot;,d:e%?, warm, 1 thread\"")) << xml;

@@ -282,6 +282,19 @@ class Bench(unittest.TestCase):
         self.assertTrue(found, ran.stderr)
         return {(r["problem"], r["subject"]): r for r in found}
 
+    def test_what_a_function_prints_is_not_in_the_answer_and_an_exit_is_a_failure(self):
+        line, sdpa = "forward f32 b1 h2 q64 k64 d32 full", "torch.nn.functional.scaled_dot_product_attention(q, k, v)"
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "mine.py"
+            path.write_text("import torch\nprint('imported')\ncalls = [0]\n"
+                            f"def loud(q, k, v):\n    print('called')\n    return {sdpa}\n"
+                            "def leaves(q, k, v):\n    calls[0] += 1\n    if calls[0] > 3: raise SystemExit\n"
+                            f"    return {sdpa}\n")
+            found = self.records(f"{path}:loud,{path}:leaves", line)  # every line of its stdout is JSON
+        self.assertEqual(found[line, "mine.py:loud"]["parity"]["verdict"], "PASS")
+        left = found[line, "mine.py:leaves"]
+        self.assertEqual((left["status"], left["message"]), ("failed", "mine.py:leaves: SystemExit"))
+
     def test_every_mask_agrees_with_the_reference(self):
         lines = ["forward f32 b1 h4/2 q64 k96 d64 causal", "backward f32 b1 h4/2 q64 k96 d64 window*,0",
                  "forward f32 b2 h2 q32 k96 d32 causal@top_left", "forward f32 b2 h2 q64 k96 d32 window90,-3",

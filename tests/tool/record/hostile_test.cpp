@@ -92,6 +92,32 @@ std::string file_with(const std::string& line) {
   return path;
 }
 
+TEST(HostileRecord, has_no_line_of_its_own_in_the_output_of_any_command) {
+  const std::string path = temporary("lines.jsonl"), good = temporary("good.jsonl"), prices = temporary("prices.tsv");
+  const std::string bars = temporary("bars.toml"), forged = "a\n::error::forged\r\nall 1 met";
+  Record r = record(forged, 512, 1000);
+  r.provenance.cpu = r.provenance.commit = r.message = r.note = r.why = r.parity.message = r.mode = forged;
+  r.kernels = {forged};
+  Record wrong = r;
+  wrong.status = RecordStatus::failed;
+  std::ofstream(path) << to_json(r) << "\n" << to_json(wrong) << "\n";
+  std::ofstream(good) << to_json(record("cpu_forward", 512, 1000)) << "\n";
+  std::ofstream(prices) << "attune-prices 1\noffer\ta cloud\t*\t1 an hour\tby the second\tminimum 0\n";
+  std::ofstream(bars) << "[[bar]]\nname = \"x\"\nmicroseconds = 0.1\n";
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"verify", path}, {"report", path}, {"compare", good, path, "--github"}, {"compare", path, good, "--github"},
+           {"bars", bars, path, "--all"}, {"tune", path, "--dry-run"}, {"scaling", path},
+           {"cost", path, "--prices", prices}, {"store", path, "--db", temporary("lines.db")},
+           {"history", r.problem, "--db", temporary("lines.db")}}) {
+    const Ran ran = attune_says(words);
+    EXPECT_FALSE(has(ran.out + ran.err, "\n::error::forged") || has(ran.out + ran.err, "\nall 1 met"))
+        << words[0] << "\n" << ran.out << ran.err;
+  }
+  EXPECT_TRUE(has(attune_says({"verify", path}).out, "a\\u000a::error::forged\\u000d\\u000aall 1 met"));
+  const Ran twice = attune_says({"verify", file_with("{\"a\\nb\":1,\"a\\nb\":2}")});
+  EXPECT_TRUE(has(twice.out, "the name a\\u000ab is there twice")) << twice.out;
+}
+
 TEST(HostileRecord, is_file_and_line_and_exit_code_1_in_every_command) {
   const std::string good = temporary("good.jsonl"), prices = temporary("prices.tsv");
   std::ofstream(good) << to_json(record("cpu_forward", 512, 1000)) << "\n";

@@ -34,6 +34,12 @@ TEST(Show, names_the_nearer_ceiling) {
   EXPECT_TRUE(has(row_text(r), "25.0 % of cuBLASLt bf16")) << row_text(r);
 }
 
+TEST(Show, a_row_that_failed_while_it_was_timed_has_no_time) {
+  Record r = row();
+  r.samples_ns = {2000}, r.median_ns = r.gflops = 0, r.interval = {}, r.status = RecordStatus::failed;
+  EXPECT_TRUE(has(row_text(r), " | cold | - | failed")) << row_text(r);
+}
+
 TEST(Show, says_what_a_gpu_was_like) {
   Record r = row();
   r.floor_ns = 300, r.slowed_by = "power cap", r.watts = 690.4, r.late_batches = 1;

@@ -252,6 +252,17 @@ TEST(Serve, goes_on_with_what_it_had_whatever_is_appended) {
   EXPECT_EQ(live.serving.ends(SIGTERM), 0) << live.serving.says();
 }
 
+TEST(Serve, does_not_wait_for_a_file_that_became_a_pipe) {
+  Live live(temporary("pipe.jsonl"));
+  const std::string rows = live.asked("/rows.csv");
+  std::filesystem::remove(live.path);
+  ASSERT_EQ(mkfifo(live.path.c_str(), 0600), 0);
+  const std::string now = live.asked("/revision");
+  EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") && has(now, join("'", live.path, "' is not a regular file"))) << now;
+  EXPECT_EQ(live.asked("/rows.csv"), rows);
+  EXPECT_EQ(live.serving.ends(SIGTERM), 0) << live.serving.says();
+}
+
 TEST(Serve, goes_on_where_its_folder_can_no_longer_be_looked_into) {
   namespace fs = std::filesystem;
   Live live(temporary("watched/r.jsonl"));

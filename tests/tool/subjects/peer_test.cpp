@@ -244,6 +244,17 @@ TEST(Peers, the_baseline_is_the_one_that_was_named) {
   EXPECT_EQ(records[1].aa_spread, 0.02);
 }
 
+TEST(Peers, one_that_is_too_fast_to_be_true_has_no_verdict) {
+  fake = {};
+  Bench b = bench_with({&here()}, "cpu_forward");
+  b.ceilings->f32 = {.gflops = 1};  // a call that does nothing is faster, one of ours is not
+  const std::vector<Record> records = measure_row(one_key(), b);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].status, RecordStatus::refused) << records[0].gflops;
+  EXPECT_EQ(records[1].status, RecordStatus::ok) << records[1].message;
+  EXPECT_EQ(records[0].verdict + records[0].baseline, "");
+}
+
 TEST(Peers, one_that_failed_is_no_baseline) {
   fake = {};
   std::vector<Record> records = measured({&breaking(), &here()});

@@ -35,6 +35,8 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 TEST(YamlEdit, only_the_value_changes) {
   EXPECT_EQ(set(kConfig, "runtime.fa2_min_len_win", "2048"), replaced(kConfig, "512 ", "2048 "));
   EXPECT_EQ(set(kConfig, "runtime.quoted key", "x"), replaced(kConfig, "'it''s'", "x"));
+  for (const char* number : {"+3", "8_192", ".5", "-1", "1e3"})
+    EXPECT_EQ(set(std::string("a: ") + number, "a", "7"), "a: 7") << number;
   EXPECT_EQ(set(kConfig, "model.name", "x"), replaced(kConfig, "\"llama: 7b\"", "x"));
 }
 
@@ -57,6 +59,8 @@ TEST(YamlEdit, line_ends_and_empty_values_stay_as_they_are) {
 }
 
 TEST(YamlEdit, what_cannot_be_edited_is_refused_and_nothing_changes) {
+  std::string deep;
+  for (int n = 0; n < 20000; ++n) deep += "{a: ";
   const struct { const char *text, *path, *words; } all[] = {
       {kConfig, "runtime.text", "runtime.text: its value is not a plain one"},
       {kConfig, "runtime.last", "its value is not a plain one: accepted is a single value without an anchor or a tag"},
@@ -71,6 +75,10 @@ TEST(YamlEdit, what_cannot_be_edited_is_refused_and_nothing_changes) {
       {"a: [1\n", "a", "YAML: line 2: "},
       {"\xEF\xBB\xBF" "a: 1\n", "a", "accepted is UTF-8 without a byte order mark"},
       {"a: *x\nb: &x 1\n", "a", "YAML: "},
+      {"a: 2026-11-19\n", "a", "a: its value '2026-11-19' is not a number"},
+      {"a: 1.2.3\n", "a", "a: its value '1.2.3' is not a number"},
+      {"a: 1e\n", "a", "a: its value '1e' is not a number"},
+      {deep.c_str(), "a", "YAML: line 1: more than 100 levels"},
   };
   for (const auto& [text, path, words] : all) {
     std::string now = text;
