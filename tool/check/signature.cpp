@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "tool/files.h"
@@ -100,6 +101,24 @@ Status sign(std::string_view text, const std::string& key, std::string& signatur
   if (said.code != 0) return Status::no("the key '", key, "' cannot sign: ", said.why());
   signature = said.out;
   return Status::good();
+}
+
+Status can_sign(const std::string& path, const std::string& key) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  if (there && !std::filesystem::is_regular_file(path, error))
+    return Status::no("'", path, "' is not a regular file; a signature covers a whole file, so give a new one");
+  if (there && std::filesystem::file_size(path, error) > 0)
+    return Status::no("'", path, "' holds records of earlier runs; a signature covers a whole file, so give a new one");
+  std::string ignored;
+  return sign("", key, ignored);
+}
+
+Status sign_file(const std::string& path, const std::string& key) {
+  std::string text, signature;
+  if (Status s = read_file(path, text); !s.ok()) return s;
+  if (Status s = sign(text, key, signature); !s.ok()) return s;
+  return replace_file(signature_path(path), signature);
 }
 
 Status check_signature(std::string_view text, const std::string& file, const std::string& signers, std::string& who) {
