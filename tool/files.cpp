@@ -79,7 +79,9 @@ Status are_apart(const std::vector<std::string>& written, const std::vector<std:
 }
 
 Status read_text(const std::string& path, std::string& out, size_t most) {
-  return read_limited(path, {.most_bytes = most, .pipes = true}, out).after("'", path, "' ");
+  Status s = read_limited(path, {.most_bytes = most, .pipes = true}, out).after("'", path, "' ");
+  if (!s.ok() && ::access(path.c_str(), R_OK) != 0) s.code = Code::device;
+  return s;
 }
 
 Status read_whole(const std::string& path, std::string& out) {

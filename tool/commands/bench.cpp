@@ -365,7 +365,7 @@ void run(Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
   std::vector<BenchRow> rows;
   std::vector<Bench> all;
-  if (const Status s = problems(asked, rows); !s.ok()) return no(kUsage, s);
+  if (const Status s = problems(asked, rows); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
   Exit code = kUsage;
   if (const Status s = benches(asked, all, code); !s.ok()) return no(code, s);
   if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);

@@ -99,7 +99,7 @@ void run(Asked& asked, Context& context) {
   Status s = records_of(second, after, &text);
   if (s.ok() && !asked.baseline.empty()) s = read_baseline(asked.baseline, before, first);
   else if (s.ok() && asked.files.size() == 2) s = records_of(first, before);
-  if (!s.ok()) return fail(context, kFailed, join("attune compare: ", s.message));
+  if (!s.ok()) return fail(context, exit_of_read(s), join("attune compare: ", s.message));
   if (s = are_apart({asked.markdown, asked.junit}, {first, second}); !s.ok())
     return fail(context, kUsage, join("attune compare: ", s.message));
   if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, text, context);

@@ -227,7 +227,7 @@ Json as_json(const Between& b) {
 void tune_between(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune tune: ", s.message)); };
   std::vector<Record> records;
-  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(kFailed, s);
+  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(exit_of_read(s), s);
   const std::string &faster = asked.between[0], &baseline = asked.between[1];
   const Between found = between(records, faster, baseline, asked.gathering, asked.settings());
   std::set<std::string> there;
@@ -271,9 +271,9 @@ std::vector<Threshold> thresholds_of(const TunedFile& file) {
 void tune_once(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune tune: ", s.message)); };
   std::vector<Record> records, other;
-  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(kFailed, s);
+  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(exit_of_read(s), s);
   if (!asked.check.empty())
-    if (const Status s = read_files("attune tune", {asked.check}, other); !s.ok()) return no(kFailed, s);
+    if (const Status s = read_files("attune tune", {asked.check}, other); !s.ok()) return no(exit_of_read(s), s);
   const Gathered gathered = gather(records, asked.gathering);
   if (gathered.devices.empty()) {
     std::string why;

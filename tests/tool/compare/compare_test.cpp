@@ -433,7 +433,7 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   const std::string slow = written("slow.jsonl", {steady(1100)}), quick = written("quick.jsonl", {steady(1000)});
   const std::string stored = temporary("attune/baselines/release.jsonl");
   Ran r = attune_says({"compare", quick, "--baseline", "release"});
-  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.code, 3);
   EXPECT_TRUE(has(r.err, "baseline 'release' not found")) << r.err;
   EXPECT_EQ(attune_says({"compare", quick, "--save", "release"}).code, 0);
   EXPECT_EQ(text_of(stored), text_of(quick));
@@ -524,7 +524,7 @@ TEST(CompareCommand, sets_without_a_common_row_fail) {
 TEST(CompareCommand, files_that_cannot_be_read_or_hold_nothing_are_one_sentence) {
   const std::string good = written("good.jsonl", {steady(1000)}), empty = written("empty.jsonl", {});
   Ran r = attune_says({"compare", temporary("nowhere.jsonl"), good});
-  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.code, 3);
   EXPECT_TRUE(has(r.err, "nowhere.jsonl' cannot be read")) << r.err;
   r = attune_says({"compare", good, empty});
   EXPECT_EQ(r.code, 1);
