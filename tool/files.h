@@ -8,9 +8,10 @@
 
 namespace attune {
 
-// Replaces a file atomically (machine/files.h) and creates its folder. The old file is kept as <path>.before. Follows
-// symlinks.
-Status replace_file(const std::string& path, const std::string& text);
+// Which old files a replacement keeps: the last one as <path>.before, or each, later ones as <path>.before.2, .3, ...
+enum class Before { last, each };
+// Replaces a file atomically (machine/files.h) and creates its folder. The old file is kept. Follows symlinks.
+Status replace_file(const std::string& path, const std::string& text, Before = Before::last);
 // Replaces a file atomically; writes in place if `path` is a device or a pipe.
 Status write_file(const std::string& path, const std::string& text);
 // Fails if a file to be written is also read, or is written twice. Empty names are ignored.

@@ -178,6 +178,7 @@ Status edit_yaml(const Asked& asked, const std::vector<Threshold>& thresholds, c
   for (const std::string& word : words) {
     YamlKey key;
     if (Status s = read_yaml_key(word, key); !s.ok()) return s;
+    if (Status s = has_one_unit(key, thresholds); !s.ok()) return s;
     const std::optional<int> value = value_of(key, thresholds);
     std::string path, now = text;
     Status s = yaml_path_of(text, key.path, path);
@@ -194,7 +195,8 @@ Status edit_yaml(const Asked& asked, const std::vector<Threshold>& thresholds, c
   const bool changes = text != before && text != comment;
   if (!silent) fmt::print("{}", changes ? yaml_diff(before, text) : "");
   if (!asked.dry_run && changes)
-    if (Status s = replace_file(asked.yaml, text); !s.ok()) return Status::failure(Code::device, s.message);
+    if (Status s = replace_file(asked.yaml, text, Before::each); !s.ok())
+      return Status::failure(Code::device, s.message);
   if (!silent)
     fmt::print("{} {}\n", !changes ? "nothing changes in" : asked.dry_run ? "would write" : "wrote", asked.yaml);
   return Status::good();
