@@ -17,6 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr int kMostBefore = 99;
+
 // `like`: see Replacement::Settings.
 Status replace(const std::string& path, const std::string& text, const Replacement::Settings& settings) {
   Replacement made;
@@ -41,7 +43,7 @@ Status write_in_place(const std::string& path, std::string_view text) {
 
 }  // namespace
 
-Status replace_file(const std::string& given, const std::string& text) {
+Status replace_file(const std::string& given, const std::string& text, Before keep) {
   std::error_code error;
   std::string path, old;
   if (Status s = behind_links(given, path); !s.ok()) return s.after(given, ": cannot be written: ");
@@ -50,8 +52,16 @@ Status replace_file(const std::string& given, const std::string& text) {
   if (error) return Status::no(folder.string(), ": cannot be created: ", error.message());
   if (fs::exists(path, error)) {
     if (Status s = read_text(path, old, kMostRecords); !s.ok()) return s;
+    std::string as = path + ".before";
+    for (int n = 2; keep == Before::each && fs::exists(fs::symlink_status(as, error)); ++n) {
+      std::string kept;
+      if (read_text(as, kept, kMostRecords).ok() && kept == old) break;  // it is kept already
+      if (n > kMostBefore) return Status::no(path, ": ", kMostBefore, " old files are kept as ", path, ".before.N; "
+                                             "remove those that you do not need");
+      as = join(path, ".before.", n);
+    }
     // Only this function writes there, so a link was planted.
-    if (Status s = replace(path + ".before", old, {.follow_links = false, .like = path}); !s.ok()) return s;
+    if (Status s = replace(as, old, {.follow_links = false, .like = path}); !s.ok()) return s;
   }
   return replace(path, text, {});
 }
@@ -79,7 +89,9 @@ Status are_apart(const std::vector<std::string>& written, const std::vector<std:
 }
 
 Status read_text(const std::string& path, std::string& out, size_t most) {
-  return read_limited(path, {.most_bytes = most, .pipes = true}, out).after("'", path, "' ");
+  Status s = read_limited(path, {.most_bytes = most, .pipes = true}, out).after("'", path, "' ");
+  if (!s.ok() && ::access(path.c_str(), R_OK) != 0) s.code = Code::device;
+  return s;
 }
 
 Status read_whole(const std::string& path, std::string& out) {

@@ -75,6 +75,12 @@ TEST(Files, that_are_replaced_write_through_nobodys_link) {
   EXPECT_EQ(text_of(victim), "precious");
   EXPECT_EQ(text_of(path) + text_of(path + ".before"), "newold");
   EXPECT_FALSE(fs::is_symlink(path + ".before"));
+  EXPECT_EQ(replace_file(path, "third", Before::each).message, "");
+  EXPECT_EQ(text_of(path + ".before") + text_of(path + ".before.2"), "oldnew") << "the first one stays";
+  EXPECT_EQ(replace_file(path, "new", Before::each).message, "");
+  EXPECT_EQ(replace_file(path, "fifth", Before::each).message, "");
+  EXPECT_EQ(text_of(path + ".before.2") + text_of(path + ".before.3"), "newthird") << "new is kept once";
+  EXPECT_FALSE(fs::exists(path + ".before.4"));
 }
 
 TEST(Files, a_link_that_another_user_planted_is_not_followed) {

@@ -310,6 +310,8 @@ struct RowRun {
     if (skip_too_long(peer.name)) return void(records.back().peer = true);
     Record& r = add(peer.name);
     r.peer = true;
+    if (const std::string how = how_it_ended(peer.name); !how.empty())
+      return end(r, RecordStatus::failed, join(peer.name, ": ", how));
     const Args results = gpu ? peer_results : work->other_outputs();
     Args judged = gpu ? work->args : results;
     if (problem.pass == Pass::forward) judged[Role::lse] = {};  // peers compute out only

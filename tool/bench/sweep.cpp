@@ -108,12 +108,14 @@ double Sweep::seconds_left() const {
 
 Status Sweep::run(std::vector<Record>& out) {
   Chain chain(rows.size() * benches.size() - done(), after);
+  int number = -1;
   for (Bench& b : benches) {
     if (progress) {
       b.timing.progress = [](void* p, double share) { static_cast<Progress*>(p)->share(share, seconds_now()); };
       b.timing.progress_context = progress;
     }
     for (const BenchRow& row : rows) {
+      note_row(++number);
       std::vector<Record> made = kept_of(row, b);
       if (made.empty()) {
         if (b.timing.stop && *b.timing.stop) continue;  // kept rows still appear in the table
@@ -124,8 +126,8 @@ Status Sweep::run(std::vector<Record>& out) {
                : row.module.empty()   ? not_built(row, b)
                                       : measure_module(row, b);
         chain.add(made);
-        if (file)
-          if (Status s = file->write(made); !s.ok()) return s;
+        for (RecordFile* const to : {file, session})
+          if (Status s = to ? to->write(made) : Status::good(); !s.ok()) return s;
         if (progress) progress->clear(), progress->end(made);
       }
       for (Record& r : made) {

@@ -15,6 +15,7 @@ struct Sweep {
   std::vector<BenchRow> rows{};
   std::vector<Bench> benches{};   // each measures all rows
   RecordFile* file = nullptr;     // rows are appended here; null: nowhere
+  RecordFile* session = nullptr;  // and here: what a process that is started again has measured before
   Progress* progress = nullptr;
   std::function<void(const Record&)> each{};  // called in the order of the table, for kept records too
   std::string after{};            // seal of the record that this run continues; empty: none

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "tool/files.h"
@@ -94,7 +95,8 @@ Status ssh_keygen(std::vector<std::string> words, std::string_view text, Answer&
 }  // namespace
 
 Status sign(std::string_view text, const std::string& key, std::string& signature) {
-  if (::access(key.c_str(), R_OK) != 0) return Status::no("the key '", key, "' cannot be read: ", std::strerror(errno));
+  if (::access(key.c_str(), R_OK) != 0)
+    return Status::failure(Code::device, "the key '", key, "' cannot be read: ", std::strerror(errno));
   Answer said;
   if (Status s = ssh_keygen({"-Y", "sign", "-n", kNamespace, "-f", key}, text, said); !s.ok()) return s;
   if (said.code != 0) return Status::no("the key '", key, "' cannot sign: ", said.why());
@@ -102,10 +104,36 @@ Status sign(std::string_view text, const std::string& key, std::string& signatur
   return Status::good();
 }
 
+Status can_sign(const std::string& path, const std::string& key) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  if (there && !std::filesystem::is_regular_file(path, error))
+    return Status::no("'", path, "' is not a regular file; a signature covers a whole file, so give a new one");
+  if (there && std::filesystem::file_size(path, error) > 0)
+    return Status::no("'", path, "' holds records of earlier runs; a signature covers a whole file, so give a new one");
+  std::string ignored;
+  return sign("", key, ignored);
+}
+
+Status sign_file(const std::string& path, const std::string& key) {
+  std::string text, signature;
+  if (Status s = read_file(path, text); !s.ok()) return s;
+  if (Status s = sign(text, key, signature); !s.ok()) return s;
+  return replace_file(signature_path(path), signature);
+}
+
+Status are_signers(const std::string& path) {
+  std::string text;
+  Status s = read_file(path, text);
+  if (s.ok() && text.find_first_not_of(" \t\r\n") == text.npos) s = Status::no("'", path, "' is empty");
+  if (s.ok()) return s;
+  s.message = join("--signers: ", s.message, "; accepted is a file of allowed signers, see ssh-keygen(1)");
+  return s;
+}
+
 Status check_signature(std::string_view text, const std::string& file, const std::string& signers, std::string& who) {
   const std::string path = signature_path(file);
-  std::string ignored;
-  if (Status s = read_file(signers, ignored); !s.ok()) return s.after("--signers: ");
+  if (Status s = are_signers(signers); !s.ok()) return s;
   if (::access(path.c_str(), F_OK) != 0) return Status::no("it is not signed: '", path, "' does not exist");
   const auto run = [&](std::vector<std::string> words, std::string_view stdin_text, Answer& said) {
     words.insert(words.end(), {"-s", path});

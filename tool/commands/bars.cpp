@@ -31,13 +31,13 @@ Json as_json(const std::vector<BarResult>& results) {
 void run(const Asked& asked, Context& context) {
   std::string text;
   if (const Status s = read_file(asked.bars, text); !s.ok())
-    return fail(context, kMachine, join("attune bars: ", s.message));
+    return fail(context, exit_of_read(s), join("attune bars: ", s.message));
   std::vector<Bar> bars;
   if (const Status s = read_bars(text, asked.bars, bars); !s.ok())
     return fail(context, kUsage, join("attune bars: ", s.message));
   std::vector<Record> records;
   if (const Status s = read_files("attune bars", asked.files, records); !s.ok())
-    return fail(context, kFailed, join("attune bars: ", s.message));
+    return fail(context, exit_of_read(s), join("attune bars: ", s.message));
   const std::vector<BarResult> results = judge(bars, records);
   int count[4] = {};
   for (const BarResult& r : results) ++count[int(r.status)];

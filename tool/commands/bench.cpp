@@ -63,7 +63,7 @@ struct Interrupts {
   struct sigaction old[std::size(kSignals)]{};
   Interrupts() {
     struct sigaction action{};
-    action.sa_handler = [](int signal) { interrupted_by = signal, interrupted = true; };
+    action.sa_handler = [](int signal) { interrupted_by = signal, interrupted = true, note_interrupt(); };
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     for (size_t n = 0; n < std::size(kSignals); ++n) {
       sigaction(kSignals[n], &action, &old[n]);
@@ -306,24 +306,12 @@ std::string versions_of(const std::vector<const attune_peer*>& peers) {
   return versions;
 }
 
-// Whether --sign can work, before anything is measured. A signature covers a whole file, so it must be a new one.
-Status can_sign(const Asked& asked) {
+// Whether --sign can work, before anything is measured or written.
+Status is_signable(const Asked& asked) {
   if (asked.out.empty()) return Status::no("--sign: no file to sign; give one with --out");
   if (asked.resume)
     return Status::no("--sign: not accepted with --resume; sign a file of several runs with ssh-keygen -Y sign");
-  std::error_code error;
-  if (std::filesystem::file_size(asked.out, error) > 0 || error)
-    return Status::no("--sign: '", asked.out, "' ", error ? "is not a regular file" : "holds records of earlier runs",
-                      "; a signature covers a whole file, so give a new one");
-  std::string ignored;
-  return sign("", asked.sign, ignored).after("--sign: ");
-}
-
-Status sign_file(const Asked& asked) {
-  std::string text, signature;
-  if (Status s = read_file(asked.out, text); !s.ok()) return s;
-  if (Status s = sign(text, asked.sign, signature); !s.ok()) return s.after("--sign: ");
-  return replace_file(signature_path(asked.out), signature);
+  return can_sign(asked.out, asked.sign).after("--sign: ");
 }
 
 struct Tally {
@@ -358,11 +346,20 @@ void tell_state(const std::vector<Record>& records) {
     if (!line.empty()) fmt::print(stderr, "warning: {}\n", line);
 }
 
+// Peers run in a process of their own, which is started again if one of them ends it.
+void run_apart(const Asked& asked, const std::vector<std::string>& names, Context& context) {
+  const auto start = [&](const std::vector<std::string>& left) { return start_again(left, asked.python); };
+  int code = kOk;
+  if (const Status s = await({.names = names, .start = start}, code); !s.ok())
+    return fail(context, kFailed, join("attune bench: ", s.message));
+  context.exit_code = code;
+}
+
 void run(Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
   std::vector<BenchRow> rows;
   std::vector<Bench> all;
-  if (const Status s = problems(asked, rows); !s.ok()) return no(kUsage, s);
+  if (const Status s = problems(asked, rows); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
   Exit code = kUsage;
   if (const Status s = benches(asked, all, code); !s.ok()) return no(code, s);
   if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
@@ -380,6 +377,10 @@ void run(Asked& asked, Context& context) {
   if (asked.dry_run && asked.resume)
     fmt::print(stderr, "the estimate includes rows that are already in {}\n", asked.out);
   if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);
+  if (!asked.sign.empty() && !is_peer_process())
+    if (const Status s = is_signable(asked); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
+  if (!names.empty() && !is_hosted() && !is_peer_process()) return run_apart(asked, names, context);
+  const RunEnds ends;
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();
   if (const Status s = open_peers(names, asked.python, peers); !s.ok()) return no(kMachine, s);
@@ -387,8 +388,6 @@ void run(Asked& asked, Context& context) {
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
-  if (!asked.sign.empty())
-    if (const Status s = can_sign(asked); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
   if (file.was_torn()) fmt::print(stderr, "removed an incomplete line from the end of {}\n", asked.out);
 
   Tuned tuned;
@@ -415,29 +414,39 @@ void run(Asked& asked, Context& context) {
   }
   Tally tally;
   Sweep sweep{.rows = std::move(rows), .benches = std::move(all), .file = file.is_open() ? &file : nullptr};
-  if (asked.resume) {
+  RecordFile session;
+  if (is_peer_process()) {
+    if (const Status s = session.open(session_path()); !s.ok()) return no(kMachine, s);
+    sweep.session = &session;
+  }
+  if (asked.resume || is_started_again()) {
     std::vector<Record> before;
     size_t cut = 0;
-    if (const Status s = file.resume(before, &cut); !s.ok()) return no(kFailed, s);
+    RecordFile& from_file = asked.resume ? file : session;
+    if (const Status s = from_file.resume(before, &cut); !s.ok()) return no(kFailed, s);
     if (cut)
       fmt::print(stderr, "removed {} record{} of an unfinished row from the end of {}\n", cut, cut == 1 ? "" : "s",
                  asked.out);
-    sweep.keep(std::move(before)), sweep.after = file.tail();
+    sweep.keep(std::move(before)), sweep.after = from_file.tail();
   }
+  size_t told = 0;
   sweep.each = [&](const Record& r) {
     tally.count(r);
-    if (context.json) fmt::print("{}\n", to_json(r)), std::fflush(stdout);
+    if (!context.json || told++ < printed_records()) return;
+    fmt::print("{}\n", to_json(r)), std::fflush(stdout);
+    printed_records() = told;
   };
   const size_t total = sweep.rows.size() * sweep.benches.size(), done = sweep.done();
-  if (done) fmt::print(stderr, "{} of {} rows are already in {}\n", done, total, asked.out);
-  if (sweep.changed_sources())
+  if (done && !is_started_again()) fmt::print(stderr, "{} of {} rows are already in {}\n", done, total, asked.out);
+  if (sweep.changed_sources() && !is_started_again())
     fmt::print(stderr, "warning: uncommitted changes; cannot tell whether earlier rows come from the same sources\n");
   Progress progress(isatty(STDERR_FILENO) == 1, sweep.seconds_left(), total - done);
   sweep.progress = &progress;
   const Interrupts interrupts;
   std::vector<Record> records;
   if (const Status s = sweep.run(records); !s.ok()) return no(kMachine, s);
-  if (const Status s = asked.sign.empty() ? Status::good() : sign_file(asked); !s.ok()) no(kMachine, s);
+  if (const Status s = asked.sign.empty() ? Status::good() : sign_file(asked.out, asked.sign); !s.ok())
+    no(kMachine, s.after("--sign: "));
   if (!context.json) {
     fmt::print("{}", table(records, colour_wanted(context.terminal)));
     for (const Bench& b : sweep.benches) tell_machine(b, records);

@@ -4,6 +4,8 @@
 #pragma once
 #include <string_view>
 
+#include "core/status.h"
+
 namespace CLI {
 class App;
 }
@@ -25,6 +27,9 @@ struct Context {
   bool terminal = false;  // stdout is a terminal, so colour is allowed
   int exit_code = kOk;    // exit code of the program; set by fail()
 };
+
+// Of a failure to read a file: kMachine if it is missing or may not be read, kFailed if its content is wrong.
+inline Exit exit_of_read(const Status& s) { return s.code == Code::device ? kMachine : kFailed; }
 
 // Prints one sentence to stderr and sets the exit code. The first failure decides the code.
 void fail(Context&, Exit, std::string_view sentence);

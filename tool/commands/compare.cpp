@@ -40,7 +40,7 @@ Json as_json(const Changes& changes, const CompareSettings& settings) {
             {"caveats", changes.caveats}};
   for (const ChangedRow& r : changes.rows)
     j["rows"].push_back({{"problem", r.problem}, {"subject", r.subject}, {"setting", r.setting},
-                         {"verdict", name(r.change)}, {"before_ns", r.before_ns}, {"after_ns", r.after_ns},
+                         {"peer", r.peer}, {"counts", changes.counts(r)}, {"verdict", name(r.change)}, {"before_ns", r.before_ns}, {"after_ns", r.after_ns},
                          {"runs_before", r.runs_before}, {"runs_after", r.runs_after},
                          {"times_as_fast", ratio_json(r.ratio)}, {"in_cycles", ratio_json(r.cycles)},
                          {"margin", r.margin}, {"note", r.note}});
@@ -99,7 +99,7 @@ void run(Asked& asked, Context& context) {
   Status s = records_of(second, after, &text);
   if (s.ok() && !asked.baseline.empty()) s = read_baseline(asked.baseline, before, first);
   else if (s.ok() && asked.files.size() == 2) s = records_of(first, before);
-  if (!s.ok()) return fail(context, kFailed, join("attune compare: ", s.message));
+  if (!s.ok()) return fail(context, exit_of_read(s), join("attune compare: ", s.message));
   if (s = are_apart({asked.markdown, asked.junit}, {first, second}); !s.ok())
     return fail(context, kUsage, join("attune compare: ", s.message));
   if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, text, context);
@@ -117,7 +117,7 @@ void run(Asked& asked, Context& context) {
     std::fputs(to_annotations(changes, asked.settings).c_str(), context.json ? stderr : stdout);
   }
   if (const int bad = changes.regressions(asked.settings))
-    fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.rows.size()));
+    fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.counted()));
   else if (changes.overall.change == Change::slower)
     fail(context, kFailed, fmt::format("attune compare: no row alone is a regression, but the {} rows together are",
                                        changes.overall.rows));
@@ -180,7 +180,8 @@ void add_compare(CLI::App& app, Context& context) {
       "whole 95 %\ninterval beyond the margin, also in cycles if the records have clocks. SAME requires all of it "
       "within the margin, for\nwhich an A/A spread counts only up to 5 %. The rest is UNCLEAR, also below 6 samples. "
       "Several runs in a file\nform one row, and the interval includes their spread. The rows together have a verdict "
-      "too, by their geometric mean,\nwhich no A/A spread excuses.\n"
+      "too, by their geometric mean,\nwhich no A/A spread excuses. Rows of peers stand last and decide nothing, unless "
+      "only peers were compared.\n"
       "Exit code 1 if a row is SLOWER, BROKEN (it failed, or its result was wrong) or MISSING, if all together are "
       "SLOWER,\nor if nothing matched; with --agree if fewer rows than --bar agree. Exit code 4 if nothing could be "
       "told: every row is\nUNCLEAR, and so are all together.");

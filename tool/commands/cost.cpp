@@ -48,10 +48,10 @@ void print_rows(const std::vector<RowCost>& costs) {
 void run(const Asked& asked, Context& context) {
   std::vector<Record> records;
   if (const Status s = read_files("attune cost", asked.files, records); !s.ok())
-    return fail(context, kFailed, join("attune cost: ", s.message));
+    return fail(context, exit_of_read(s), join("attune cost: ", s.message));
   std::vector<Offer> offers;
   if (const Status s = load_prices(asked.prices, offers); !s.ok())
-    return fail(context, kFailed, join("attune cost: ", s.message));
+    return fail(context, exit_of_read(s), join("attune cost: ", s.message));
   const Measurements rows = rows_of(records);
   const std::vector<RowCost> costs = costs_of(rows, offers);
   if (costs.empty()) {

@@ -39,7 +39,7 @@ void run(const Asked& asked, Context& context) {
     return fail(context, kUsage, join("attune report: ", s.message));
   Sources sources;
   if (const Status s = read_sources(asked.from, sources); !s.ok())
-    return fail(context, kFailed, join("attune report: ", s.message));
+    return fail(context, exit_of_read(s), join("attune report: ", s.message));
   if (sources.records.empty())
     return fail(context, kFailed, "attune report: the files hold no records; attune bench --json writes them");
   const Report report = make_report(sources);

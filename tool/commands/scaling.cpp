@@ -30,7 +30,7 @@ std::string text(const Fit& f) {
 void run(const std::vector<std::string>& files, Context& context) {
   std::vector<Record> records;
   if (const Status s = read_files("attune scaling", files, records); !s.ok())
-    return fail(context, kFailed, join("attune scaling: ", s.message));
+    return fail(context, exit_of_read(s), join("attune scaling: ", s.message));
   const Measurements rows = rows_of(records);
   const std::vector<Growth> all = growth_of(rows);
   if (all.empty())

@@ -117,7 +117,8 @@ void run(const Asked& asked, Context& context) {
   if (const Status s = are_regular(asked.from); !s.ok())
     return fail(context, kFailed, join("attune serve: ", s.message));
   Pages pages(asked.from);
-  if (const Status s = pages.refresh(); !s.ok()) return fail(context, kFailed, join("attune serve: ", s.message));
+  if (const Status s = pages.refresh(); !s.ok())
+    return fail(context, exit_of_read(s), join("attune serve: ", s.message));
   HttpServer server;
   if (const Status s = server.open(asked.address, asked.port); !s.ok())
     return fail(context, s.code == Code::invalid ? kUsage : kMachine, join("attune serve: ", s.message));

@@ -31,7 +31,7 @@ void store(const Asked& asked, Context& context) {
   if (asked.files.empty() && !asked.baseline.empty())
     return no(kUsage, Status::no("--baseline: given without a file; give the files of its records"));
   std::vector<Record> records;
-  if (const Status s = read_files("attune store", asked.files, records); !s.ok()) return no(kFailed, s);
+  if (const Status s = read_files("attune store", asked.files, records); !s.ok()) return no(exit_of_read(s), s);
   if (records.empty() && !asked.files.empty())
     return no(kFailed, Status::no("the files hold no records; attune bench --json writes them"));
   Store db;

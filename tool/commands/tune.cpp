@@ -178,6 +178,7 @@ Status edit_yaml(const Asked& asked, const std::vector<Threshold>& thresholds, c
   for (const std::string& word : words) {
     YamlKey key;
     if (Status s = read_yaml_key(word, key); !s.ok()) return s;
+    if (Status s = has_one_unit(key, thresholds); !s.ok()) return s;
     const std::optional<int> value = value_of(key, thresholds);
     std::string path, now = text;
     Status s = yaml_path_of(text, key.path, path);
@@ -194,7 +195,8 @@ Status edit_yaml(const Asked& asked, const std::vector<Threshold>& thresholds, c
   const bool changes = text != before && text != comment;
   if (!silent) fmt::print("{}", changes ? yaml_diff(before, text) : "");
   if (!asked.dry_run && changes)
-    if (Status s = replace_file(asked.yaml, text); !s.ok()) return Status::failure(Code::device, s.message);
+    if (Status s = replace_file(asked.yaml, text, Before::each); !s.ok())
+      return Status::failure(Code::device, s.message);
   if (!silent)
     fmt::print("{} {}\n", !changes ? "nothing changes in" : asked.dry_run ? "would write" : "wrote", asked.yaml);
   return Status::good();
@@ -227,7 +229,7 @@ Json as_json(const Between& b) {
 void tune_between(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune tune: ", s.message)); };
   std::vector<Record> records;
-  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(kFailed, s);
+  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(exit_of_read(s), s);
   const std::string &faster = asked.between[0], &baseline = asked.between[1];
   const Between found = between(records, faster, baseline, asked.gathering, asked.settings());
   std::set<std::string> there;
@@ -271,9 +273,9 @@ std::vector<Threshold> thresholds_of(const TunedFile& file) {
 void tune_once(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune tune: ", s.message)); };
   std::vector<Record> records, other;
-  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(kFailed, s);
+  if (const Status s = read_files("attune tune", asked.files, records); !s.ok()) return no(exit_of_read(s), s);
   if (!asked.check.empty())
-    if (const Status s = read_files("attune tune", {asked.check}, other); !s.ok()) return no(kFailed, s);
+    if (const Status s = read_files("attune tune", {asked.check}, other); !s.ok()) return no(exit_of_read(s), s);
   const Gathered gathered = gather(records, asked.gathering);
   if (gathered.devices.empty()) {
     std::string why;

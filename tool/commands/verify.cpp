@@ -24,13 +24,15 @@ struct Asked {
 };
 
 void run(const Asked& asked, Context& context) {
+  if (const Status s = asked.signers.empty() ? Status::good() : are_signers(asked.signers); !s.ok())
+    return fail(context, exit_of_read(s), join("attune verify: ", s.message));
   Json document = Json::array();
   for (const std::string& path : asked.files) {
     std::vector<Line> lines;
     std::vector<Finding> found;
     std::string text, signer;
     if (const Status s = read_text(path, text, kMostRecords); !s.ok())
-      return fail(context, kMachine, join("attune verify: ", s.message));
+      return fail(context, exit_of_read(s), join("attune verify: ", s.message));
     if (const Status s = asked.signers.empty() ? Status::good() : check_signature(text, path, asked.signers, signer);
         s.code == Code::device)
       return fail(context, kMachine, join("attune verify: ", s.message));

@@ -2,14 +2,18 @@
 #include "tool/compare/bars.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include "core/problem_line.h"
+#include "core/variant/variants.h"
 #include "tool/check/audit.h"
 #include "tool/record/store.h"
 #include "tool/text.h"
@@ -63,6 +67,17 @@ struct Table {
     for (const toml::node& one : *node->as_array()) add(one);
     if (node->as_array()->empty()) wrong(*node, key, "the list is empty, and accepts no row");
   }
+  void words(std::string_view key, std::vector<std::string>& out, std::string (*wrong_word)(const std::string&)) {
+    list(key, out);
+    const toml::node* const node = table.get(key);
+    const auto judge = [&](const toml::node& one) {
+      if (const auto value = one.value_exact<std::string>())
+        if (const std::string why = wrong_word(*value); !why.empty()) wrong(one, key, why);
+    };
+    if (node && node->is_array())
+      for (const toml::node& one : *node->as_array()) judge(one);
+    else if (node) judge(*node);
+  }
   void finish() {
     for (const auto& [key, node] : table) {
       const std::string_view word = key.str();
@@ -85,10 +100,46 @@ Status is_shallow(std::string_view text, std::string_view file) {
   return Status::good();
 }
 
+// For Table::words: why no row has this word; "" if one may have it.
+std::string not_one_of(const std::string& word, std::span<const std::string_view> all) {
+  if (std::find(all.begin(), all.end(), word) != all.end()) return "";
+  const std::string_view meant = closest_word(word, all);
+  return fmt::format("'{}' is not one of {}{}", word, fmt::join(all, ", "),
+                     meant.empty() ? "" : join("; did you mean '", meant, "'?"));
+}
+std::string wrong_pass(const std::string& word) {
+  constexpr std::string_view kAll[] = {"forward", "backward"};
+  return not_one_of(word, kAll);
+}
+std::string wrong_timing(const std::string& word) {
+  constexpr std::string_view kAll[] = {"cold", "warm", "graph"};
+  return not_one_of(word, kAll);
+}
+std::string wrong_dtype(const std::string& word) {
+  constexpr std::string_view kAll[] = {"f64", "f32", "f16", "bf16", "e4m3"};
+  for (const char* const pass : {"forward ", "backward "})
+    if (Problem p; parse(join(pass, word, " b1 h1 q1 k1 d16 full"), p).ok()) {
+      const std::string written = name(p.dtype);
+      return written == word ? "" : join("'", word, "' is written '", written, "' in a problem line");
+    }
+  return not_one_of(word, kAll) + " and their mixes, as in a problem line";
+}
+std::string wrong_mask(const std::string& word) {
+  constexpr std::string_view kAll[] = {"full", "causal", "window"};
+  const std::string why = not_one_of(word, kAll);
+  Problem p;
+  if (why.empty() || !parse(join("forward f32 b1 h1 q64 k64 d16 ", word), p).ok())
+    return why.empty() ? why : why + " and a mask of a problem line, such as window255,0";
+  const std::string written = name(p.mask);
+  return written == word ? "" : join("'", word, "' is written '", written, "' in a problem line");
+}
+std::string wrong_variant(const std::string& word) { return find_variant(word) ? "" : unknown_variant(word); }
+
 Status read_rows(const toml::table& given, std::string_view file, BarRows& out) {
   Table t{given, file};
-  t.list("pass", out.passes), t.list("dtype", out.dtypes), t.list("mask", out.masks);
-  t.list("device", out.devices), t.list("timing", out.timings), t.list("variant", out.variants);
+  t.words("pass", out.passes, wrong_pass), t.words("dtype", out.dtypes, wrong_dtype);
+  t.words("mask", out.masks, wrong_mask), t.list("device", out.devices);
+  t.words("timing", out.timings, wrong_timing), t.words("variant", out.variants, wrong_variant);
   t.list("dim", out.dims), t.list("len", out.lengths), t.list("len_q", out.queries), t.list("batch", out.batches);
   t.list("heads", out.heads), t.whole("len_least", out.least_length), t.whole("len_most", out.most_length);
   t.finish();

@@ -41,8 +41,8 @@ Status read_baseline(const std::string& name, std::vector<Record>& out, std::str
   if (s.ok()) s = store.baseline(name, out);
   for (const std::string& sentence : store.left_out()) std::fputs((sentence + "\n").c_str(), stderr);
   if (s.ok()) return s;
-  return Status::no("baseline '", name, "' not found: neither ", tried, ", nor in the store (", s.message,
-                    "); --save stores one");
+  return Status::failure(Code::device, "baseline '", name, "' not found: neither ", tried, ", nor in the store (",
+                         s.message, "); --save stores one");
 }
 
 Status save_baseline(const std::string& name, const std::string& text, std::string& path) {

@@ -150,7 +150,8 @@ double students_half(const std::vector<Samples>& before, const std::vector<Sampl
 
 ChangedRow row_of(const Record& first, bool machines, const Side& before, const Side& after,
                   const CompareSettings& settings, Together& together) {
-  ChangedRow row{.problem = line_text(first), .subject = first.subject, .setting = setting_of(first, machines)};
+  ChangedRow row{.problem = line_text(first), .subject = first.subject, .peer = first.peer,
+                 .setting = setting_of(first, machines)};
   row.runs_before = int(before.runs.size()), row.runs_after = int(after.runs.size());
   row.before_ns = before.median_ns(), row.after_ns = after.median_ns();
   if (after.broken) {
@@ -241,14 +242,25 @@ std::string name(Change c) {
   return kName[int(c)];
 }
 
+bool Changes::only_peers() const {
+  return std::none_of(rows.begin(), rows.end(),
+                      [](const ChangedRow& r) { return !r.peer && r.change != Change::added; });
+}
+int Changes::counted() const {
+  return int(std::count_if(rows.begin(), rows.end(), [&](const ChangedRow& r) { return counts(r); }));
+}
 int Changes::count(Change c) const {
-  return int(std::count_if(rows.begin(), rows.end(), [&](const ChangedRow& r) { return r.change == c; }));
+  return int(std::count_if(rows.begin(), rows.end(), [&](const ChangedRow& r) { return r.change == c && counts(r); }));
+}
+int Changes::apart(Change c) const {
+  return int(std::count_if(rows.begin(), rows.end(), [&](const ChangedRow& r) { return r.change == c && !counts(r); }));
 }
 bool Changes::is_regression(const ChangedRow& r, const CompareSettings& s) const {
+  if (!counts(r)) return false;
   return r.change == Change::slower || r.change == Change::broken ||
          (r.change == Change::missing && !s.missing_is_fine) || (r.change == Change::unclear && s.strict);
 }
-int Changes::compared() const { return int(rows.size()) - count(Change::added) - count(Change::missing); }
+int Changes::compared() const { return counted() - count(Change::added) - count(Change::missing); }
 bool Changes::told_nothing() const {
   return compared() > 0 && count(Change::unclear) == compared() && overall.change == Change::unclear;
 }
@@ -328,14 +340,14 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
   sort_in(before, &Pair::before);
   sort_in(after, &Pair::after);
   Changes changes;
-  Together together;
+  Together ours, theirs;
   bool single = false, moved = false;
   std::vector<const Record*> sides[2];
   for (const std::string& key : order) {
     const Pair& p = pairs.at(key);
     const bool nothing = p.before.runs.empty() && p.after.runs.empty() && !p.after.broken;
     if (nothing) continue;
-    changes.rows.push_back(row_of(*p.first, machines, p.before, p.after, settings, together));
+    changes.rows.push_back(row_of(*p.first, machines, p.before, p.after, settings, p.first->peer ? theirs : ours));
     const Change change = changes.rows.back().change;
     moved = moved || (!p.first->peer && (change == Change::faster || change == Change::slower));
     if (!p.before.runs.empty() && !p.after.runs.empty()) {  // of rows that only one side has nothing can be told
@@ -344,7 +356,7 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
     }
     single = single || (p.before.runs.size() == 1 && p.after.runs.size() == 1);
   }
-  changes.overall = overall_of(together, settings);
+  changes.overall = overall_of(changes.only_peers() ? theirs : ours, settings);
   changes.caveats = machine_changes(sides[0], sides[1], moved);
   for (std::string& s : different(before, after)) changes.caveats.push_back(std::move(s));
   if (single)

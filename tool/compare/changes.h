@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What changed between two sets of records, as a pure function of them. Rows of the same problem, subject and setting
 // are compared. A set may hold several runs of a row; the interval then includes their spread. A missing or broken row
-// is a regression; an unclear row is neither a regression nor a gain.
+// is a regression; an unclear row is neither a regression nor a gain. Rows of peers are listed, but their change is not
+// ours: they decide nothing, unless nothing else was compared.
 #pragma once
 #include <optional>
 #include <span>
@@ -28,6 +29,7 @@ struct CompareSettings {
 
 struct ChangedRow {
   std::string problem{}, subject{};
+  bool peer = false;
   std::string setting{};  // "cold, cuda:0", "warm, 2 threads"
   double before_ns = 0, after_ns = 0;
   int runs_before = 0, runs_after = 0;
@@ -38,7 +40,7 @@ struct ChangedRow {
   std::string note{};     // why it is unclear or broken
 };
 
-// All rows with a time on both sides, taken together; see overall.h.
+// All rows that count, with a time on both sides, taken together; see overall.h.
 struct Overall {
   int rows = 0;
   Ratio ratio{};          // trimmed geometric mean of their ratios
@@ -51,11 +53,15 @@ struct Changes {
   std::vector<ChangedRow> rows{};        // in the order of the first set, then the added ones
   Overall overall{};
   std::vector<std::string> caveats{};    // other differences between the two sets
-  int count(Change) const;
+  bool only_peers() const;               // no row of ours was measured before
+  bool counts(const ChangedRow& r) const { return !r.peer || only_peers(); }
+  int counted() const;                   // rows that count
+  int count(Change) const;               // of the rows that count
+  int apart(Change) const;               // of the others
   bool is_regression(const ChangedRow&, const CompareSettings&) const;
   int regressions(const CompareSettings&) const;                            // rows
   bool regressed(const CompareSettings& s) const { return regressions(s) > 0 || overall.change == Change::slower; }
-  int compared() const;  // rows that both sets have
+  int compared() const;  // rows that count and that both sets have
   // Rows were compared, but all of them are unclear, and so are all together: nothing is known.
   bool told_nothing() const;
 };

@@ -62,24 +62,37 @@ std::string cell(std::string_view text) {
   return s;
 }
 
-// Rows by importance, the most important first.
+// Rows by importance, the most important first; those that do not count are the last.
 std::vector<const ChangedRow*> by_weight(const Changes& changes) {
   constexpr Change kOrder[] = {Change::broken, Change::missing, Change::slower, Change::unclear,
                                Change::faster, Change::same, Change::added};
   std::vector<const ChangedRow*> all;
-  for (const Change c : kOrder)
-    for (const ChangedRow& r : changes.rows)
-      if (r.change == c) all.push_back(&r);
+  for (const bool counts : {true, false})
+    for (const Change c : kOrder)
+      for (const ChangedRow& r : changes.rows)
+        if (r.change == c && changes.counts(r) == counts) all.push_back(&r);
   return all;
+}
+
+std::string verdict_text(const Changes& changes, const ChangedRow& r) {
+  return changes.counts(r) ? name(r.change) : name(r.change) + " (peer)";
+}
+
+std::string counts_text(const Changes& changes, int (Changes::*count)(Change) const) {
+  std::string s;
+  for (int c = 0; c <= int(Change::added); ++c)
+    if (const int n = (changes.*count)(Change(c)))
+      s += fmt::format("{}{} {}", s.empty() ? "" : ", ", n, name(Change(c)));
+  return s;
 }
 
 }  // namespace
 
 std::string summary(const Changes& changes) {
-  std::string s;
-  for (int c = 0; c <= int(Change::added); ++c)
-    if (const int n = changes.count(Change(c))) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", n, name(Change(c)));
-  return s.empty() ? "nothing to compare" : s;
+  std::string s = counts_text(changes, &Changes::count);
+  if (s.empty()) s = "nothing to compare";
+  const std::string apart = counts_text(changes, &Changes::apart);
+  return apart.empty() ? s : s + "; peers, which decide nothing: " + apart;
 }
 
 std::string overall_text(const Overall& all) {
@@ -110,10 +123,10 @@ std::string to_text(const Changes& changes, bool colour) {
                               subject, "timing", setting, "before", "after", "times as fast", "verdict");
   for (const ChangedRow* r : by_weight(changes)) {
     const bool bad = r->change == Change::slower || r->change == Change::broken || r->change == Change::missing;
-    const std::string_view ink = !colour ? "" : bad ? kRed : r->change == Change::faster ? kGreen : "";
+    const std::string_view ink = !colour || !changes.counts(*r) ? "" : bad ? kRed : r->change == Change::faster ? kGreen : "";
     s += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>9}  {:>9}  {:<22}  {}{}{}{}\n", r->problem, problem, r->subject,
                      subject, r->setting, setting, time_text(r->before_ns), time_text(r->after_ns),
-                     ratio_text(r->ratio), ink, name(r->change), ink.empty() ? "" : kPlain,
+                     ratio_text(r->ratio), ink, verdict_text(changes, *r), ink.empty() ? "" : kPlain,
                      r->note.empty() ? "" : ": " + r->note);
   }
   s += summary(changes) + "\n";
@@ -128,7 +141,7 @@ std::string to_markdown(const Changes& changes) {
                               "in cycles | note |\n|---|---|---|---|---:|---:|---|---|---|\n", summary(changes),
                               together);
   for (const ChangedRow* r : by_weight(changes))
-    s += fmt::format("| {} | `{}` | {} | {} | {} | {} | {} | {} | {} |\n", name(r->change), cell(r->problem),
+    s += fmt::format("| {} | `{}` | {} | {} | {} | {} | {} | {} | {} |\n", verdict_text(changes, *r), cell(r->problem),
                      cell(r->subject), cell(r->setting), time_text(r->before_ns), time_text(r->after_ns),
                      ratio_text(r->ratio), ratio_text(r->cycles), cell(r->note));
   for (const std::string& c : changes.caveats) s += "\n- " + cell(c) + "\n";
@@ -147,7 +160,7 @@ std::string to_junit(const Changes& changes, const CompareSettings& settings) {
                      xml(r.problem + ", " + r.setting), r.after_ns * 1e-9);
     const std::string text = xml(told(r));
     if (changes.is_regression(r, settings)) s += fmt::format("<failure message=\"{}\"/>", text);
-    else if (r.change == Change::unclear) s += fmt::format("<skipped message=\"{}\"/>", text);
+    else if (r.change == Change::unclear && changes.counts(r)) s += fmt::format("<skipped message=\"{}\"/>", text);
     else s += fmt::format("<system-out>{}</system-out>", text);
     s += "</testcase>\n";
   }
@@ -162,6 +175,7 @@ std::string to_junit(const Changes& changes, const CompareSettings& settings) {
 std::string to_annotations(const Changes& changes, const CompareSettings& settings) {
   std::string s;
   for (const ChangedRow* r : by_weight(changes)) {
+    if (!changes.counts(*r)) continue;
     const bool bad = changes.is_regression(*r, settings);
     const char* const level = bad ? "error" : r->change == Change::unclear ? "warning"
                                             : r->change == Change::faster  ? "notice"

@@ -42,7 +42,7 @@ def register(tool, name, way, version, missing):
         def call(argument):
             try:
                 return function(argument)
-            except BaseException as error:
+            except (Exception, SystemExit) as error:
                 kind, text = type(error).__name__, str(error).split("\n")[0]
                 last["message"] = missing or (text if kind == "Refused" else kind + (": " + text if text else ""))
                 return no_memory if lacks_memory(error) else no
@@ -100,11 +100,14 @@ def host(names, library, argv):
     peers = []  # kept until the end: C holds their addresses
     for name in names:
         way, version, missing = None, "", reason
+        tool.attune_peer_loads(name.encode())
         try:
             if ways:
                 way, version = ways.find(name)
-        except Exception as error:
-            missing = str(error).split("\n")[0]
+        except (Exception, SystemExit) as error:
+            missing = str(error).split("\n")[0] or type(error).__name__
+        finally:
+            tool.attune_peer_loads(None)
         if missing:
             missing = "is not available: " + missing
         peers.append(register(tool, name, way, version, missing))

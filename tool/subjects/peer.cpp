@@ -9,7 +9,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <optional>
 #include <span>
 
 #include "core/check.h"
@@ -82,6 +82,39 @@ constexpr std::string_view kOnGpu[] = {"torch:flash", "torch:cudnn", "torch:effi
 
 bool is_own(std::string_view word) { return word.find(".py:") != word.npos || is_native_peer(word); }
 
+std::vector<std::string> hosted_of(const std::vector<std::string>& words) {
+  std::vector<std::string> hosted;
+  for (const std::string& word : words)
+    if (!is_native_peer(word)) hosted.push_back(word);
+  return hosted;
+}
+
+// A peer that is not loaded again, because it ended its process: every row of it says so, see add_peer in row.cpp.
+void stand_in(const std::string& word) {
+  static std::deque<std::string> names;
+  if (find_peer(peer_name(word))) return;
+  const attune_peer peer{.name = names.emplace_back(peer_name(word)).c_str(), .version = "",
+                         .setup = [](const char*) { return int64_t(0); },
+                         .run = [](int64_t) { return int32_t(PEER_DONE); },
+                         .fetch = [](int64_t) { return int32_t(PEER_FAILED); }, .teardown = [](int64_t) {},
+                         .message = [](char* text, int64_t room) { if (room > 0) *text = 0; }};
+  attune_peer_register(&peer);
+}
+
+std::vector<std::string> command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  return argv;
+}
+
 }  // namespace
 
 bool is_hosted() { return !registered().empty(); }
@@ -132,10 +165,12 @@ std::string peer_message(const attune_peer& p) {
 }
 
 PeerRun::~PeerRun() {
+  const PeerCall call(number_);
   for (const int64_t handle : handles_) peer_.teardown(handle);
 }
 
 Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& place) {
+  const PeerCall call(number_);
   const int64_t handle = is_native_peer(peer_) ? set_up_native(peer_, p, results, place)
                                                : peer_.setup(problem_json(p, results, place).c_str());
   if (handle <= 0) return refused(handle < 0);
@@ -145,11 +180,13 @@ Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& pl
 }
 
 Status PeerRun::run_once() {
+  const PeerCall call(number_);
   const int32_t result = peer_.run(handles_[0]);
   return result == PEER_DONE ? Status::good() : refused(result == PEER_OUT_OF_MEMORY);
 }
 
 Status PeerRun::fetch() {
+  const PeerCall call(number_);
   const int32_t result = peer_.fetch(handles_[0]);
   return result == PEER_DONE ? Status::good() : refused(result == PEER_OUT_OF_MEMORY);
 }
@@ -159,13 +196,17 @@ Status PeerRun::refused(bool lacks_memory) const {
   return Status::failure(code, peer_.name, ": ", peer_message(peer_));
 }
 
-double PeerRun::taken_bytes() { return peer_.memory ? double(peer_.memory(handles_[0])) : -1; }
+double PeerRun::taken_bytes() {
+  const PeerCall call(number_);
+  return peer_.memory ? double(peer_.memory(handles_[0])) : -1;
+}
 
 Subject PeerRun::subject() {
   return {.name = peer_.name,
           .context = this,
           .run = [](void* c) {
             auto* r = static_cast<PeerRun*>(c);
+            const PeerCall call(r->number_);
             return r->peer_.run(r->handles_[r->next_++ % r->handles_.size()]) == PEER_DONE;
           },
           .why = [](void* c) { return peer_message(static_cast<PeerRun*>(c)->peer_); }};
@@ -178,12 +219,13 @@ Subject empty_call(const attune_peer& p) {
 
 Status open_peers(const std::vector<std::string>& words, const std::string& python,
                   std::vector<const attune_peer*>& out) {
-  const auto is_python = [](const std::string& word) { return !is_native_peer(word); };
-  std::vector<std::string> hosted;
-  std::copy_if(words.begin(), words.end(), std::back_inserter(hosted), is_python);
-  if (!hosted.empty() && !is_hosted()) return become_host(hosted, python);
-  for (const std::string& word : words)
-    if (is_native_peer(word)) load_native_peer(word);
+  const std::vector<std::string> hosted = hosted_of(words);
+  if (!hosted.empty() && !is_hosted() && !is_peer_process()) return become_host(hosted, python);
+  for (const std::string& word : words) {
+    const PeerCall call(word);
+    if (is_given_up(word)) stand_in(word);
+    else if (is_native_peer(word)) load_native_peer(word);
+  }
   for (const std::string& word : words) {
     const attune_peer* const peer = find_peer(peer_name(word));
     if (!peer) return Status::no("--peer: the Python process does not offer ", word);
@@ -192,12 +234,19 @@ Status open_peers(const std::vector<std::string>& words, const std::string& pyth
   return Status::good();
 }
 
+Status start_again(const std::vector<std::string>& peers, const std::string& python) {
+  if (const std::vector<std::string> hosted = hosted_of(peers); !hosted.empty()) return become_host(hosted, python);
+  std::vector<std::string> words = command_line();
+  if (words.empty()) return Status::no("--peer: cannot find this command line: /proc is missing");
+  execv("/proc/self/exe", pointers(words).data());
+  return Status::no("--peer: this program cannot be started again: ", std::strerror(errno));
+}
+
 Status become_host(const std::vector<std::string>& peers, const std::string& python) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path here = fs::path(own_file()).parent_path();
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string line((std::istreambuf_iterator<char>(file)), {});
+  const std::vector<std::string> line = command_line();
   if (here.empty() || line.empty())
     return Status::no("--peer: cannot find this program and its command line: /proc is missing");
   const auto first_of = [&](std::initializer_list<fs::path> places) {
@@ -215,14 +264,17 @@ Status become_host(const std::vector<std::string>& peers, const std::string& pyt
   std::string names;
   for (const std::string& name : peers) names += join(names.empty() ? "" : ",", name);
   std::vector<std::string> words = {python, script, names, library};
-  for (size_t at = 0; at < line.size(); at += std::strlen(line.c_str() + at) + 1) words.emplace_back(line.c_str() + at);
-  std::vector<char*> argv;
-  for (std::string& w : words) argv.push_back(w.data());
-  argv.push_back(nullptr);
-  execvp(python.c_str(), argv.data());
+  words.insert(words.end(), line.begin(), line.end());
+  execvp(python.c_str(), pointers(words).data());
   return Status::no("--peer: '", python, "' cannot be started: ", std::strerror(errno));
 }
 
 }  // namespace attune
 
 extern "C" void attune_peer_register(const attune_peer* peer) { attune::registered().push_back(*peer); }
+
+extern "C" void attune_peer_loads(const char* name) {
+  static std::optional<attune::PeerCall> loading;
+  loading.reset();
+  if (name) loading.emplace(std::string_view(name));
+}

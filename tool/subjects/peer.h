@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/args.h"
+#include "tool/subjects/peer_process.h"
 #include "tool/timing/engine.h"
 
 extern "C" {
@@ -25,6 +26,8 @@ struct attune_peer {
   int64_t (*memory)(int64_t handle) = nullptr;
 };
 __attribute__((visibility("default"))) void attune_peer_register(const attune_peer*);
+// Before a host loads this peer, so that a crash has a name; null after it.
+__attribute__((visibility("default"))) void attune_peer_loads(const char* name);
 }
 
 namespace attune {
@@ -53,7 +56,7 @@ struct PeerPlace {
 // One problem set up with a peer, for one or several sets of tensors; calls rotate through them.
 class PeerRun {
  public:
-  explicit PeerRun(const attune_peer& peer) : peer_(peer) {}
+  explicit PeerRun(const attune_peer& peer) : peer_(peer), number_(number_of_peer(peer.name)) {}
   PeerRun(const PeerRun&) = delete;
   PeerRun& operator=(const PeerRun&) = delete;
   ~PeerRun();
@@ -67,6 +70,7 @@ class PeerRun {
 
  private:
   const attune_peer& peer_;
+  int number_;  // see PeerCall
   std::vector<int64_t> handles_{};
   size_t next_ = 0;
   std::string note_{};
@@ -75,7 +79,9 @@ class PeerRun {
 
 Subject empty_call(const attune_peer&);
 
-// Replaces this process by a Python one that hosts the peers and runs the same command line. Returns only on failure.
+// Replaces this process by one that runs the same command line: with a host for the peers of Python, if there are some.
+// Returns only on failure.
+Status start_again(const std::vector<std::string>& peers, const std::string& python);
 Status become_host(const std::vector<std::string>& peers, const std::string& python);
 
 }  // namespace attune

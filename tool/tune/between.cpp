@@ -97,16 +97,36 @@ Status read_yaml_key(std::string_view word, YamlKey& out) {
   return Status::good();
 }
 
+namespace {
+
+std::string_view kind_of(const Threshold& t) {
+  return t.key.apart                         ? "compressed"
+         : t.key.mask == MaskKind::window ? "window"
+         : t.key.mask == MaskKind::causal ? "causal"
+                                          : "full";
+}
+bool concerns(const YamlKey& key, const Threshold& t) {
+  const std::string_view what = kind_of(t);
+  if (!t.why_not.empty() || (key.what != "all" && key.what != what)) return false;
+  return what != "window" || t.by_window;  // else its lengths are not windows
+}
+
+}  // namespace
+
+Status has_one_unit(const YamlKey& key, const std::vector<Threshold>& thresholds) {
+  std::string_view of_windows{}, of_keys{};
+  for (const Threshold& t : thresholds)
+    if (concerns(key, t)) (kind_of(t) == "window" ? of_windows : of_keys) = kind_of(t);
+  if (of_windows.empty() || of_keys.empty()) return Status::good();
+  return Status::no("--key: ", key.path, "=", key.what, " mixes lengths (", of_keys, ") with keys of a window (window); "
+                    "accepted is a key for each, such as ", key.path, "=", of_keys);
+}
+
 std::optional<int> value_of(const YamlKey& key, const std::vector<Threshold>& thresholds) {
   std::optional<int> value;
   bool never = false;
   for (const Threshold& t : thresholds) {
-    const std::string_view what = t.key.apart                         ? "compressed"
-                                  : t.key.mask == MaskKind::window ? "window"
-                                  : t.key.mask == MaskKind::causal ? "causal"
-                                                                   : "full";
-    if (!t.why_not.empty() || (key.what != "all" && key.what != what)) continue;
-    if (what == "window" && !t.by_window) continue;  // its lengths are not windows
+    if (!concerns(key, t)) continue;
     value = std::max(value.value_or(0), t.from.value_or(0));
     never = never || !t.from;
   }

@@ -23,6 +23,7 @@ struct Event {
   size_t column = 0;
   bool decorated = false;      // it has an anchor or a tag
   bool block = false;          // a mapping or a scalar in block style
+  char quote = 0;              // of a scalar in quotes
 };
 
 // libyaml counts characters; editing needs bytes.
@@ -55,6 +56,9 @@ Status read_events(const std::string& text, std::vector<Event>& out) {
       case YAML_SCALAR_EVENT:
         one.text.assign(reinterpret_cast<const char*>(e.data.scalar.value), e.data.scalar.length);
         one.decorated = e.data.scalar.anchor || e.data.scalar.tag;
+        one.quote = e.data.scalar.style == YAML_SINGLE_QUOTED_SCALAR_STYLE   ? '\''
+                    : e.data.scalar.style == YAML_DOUBLE_QUOTED_SCALAR_STYLE ? '"'
+                                                                             : char(0);
         one.block = e.data.scalar.style == YAML_LITERAL_SCALAR_STYLE || e.data.scalar.style == YAML_FOLDED_SCALAR_STYLE;
         break;
       case YAML_ALIAS_EVENT: one.kind = Event::alias; break;
@@ -167,7 +171,8 @@ Status edit(std::string& text, std::string_view path, std::string_view value) {
     if (is_number(value) && !is_number(v.text) && !v.text.empty() && v.text != "~" && v.text != "null")
       return Status::no("its value '", v.text, "' is not a number");
     const bool is_empty = v.first == v.last;
-    text.replace(v.first, v.last - v.first, join(is_empty ? " " : "", value));
+    const std::string quote(v.quote && is_number(value) ? 1 : 0, v.quote);  // a text stays a text
+    text.replace(v.first, v.last - v.first, join(is_empty ? " " : "", quote, value, quote));
     return Status::good();
   }
   const size_t dot = path.rfind('.');

@@ -498,7 +498,15 @@ TEST_F(Signed, the_commands_sign_and_check) {
   const Ran before =
       attune_says({"bench", bench[1], "--out", temporary("new.jsonl"), "--sign", temporary("key")}, nowhere);
   EXPECT_EQ(before.code, 3);
-  EXPECT_EQ(text_of(temporary("new.jsonl")), "") << "nothing is measured for a signature that cannot be made";
+  EXPECT_FALSE(std::filesystem::exists(temporary("new.jsonl"))) << "nothing is measured or written without a signature";
+  const Ran wrong =
+      attune_says({"bench", bench[1], "--out", temporary("new.jsonl"), "--sign", temporary("signers")});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_TRUE(has(wrong.err, "attune bench: --sign: the key '" + temporary("signers") + "' cannot sign: ")) << wrong.err;
+  const Ran no_key = attune_says({"bench", bench[1], "--out", temporary("new.jsonl"), "--sign", temporary("no_key")});
+  EXPECT_EQ(no_key.code, 3);
+  EXPECT_TRUE(has(no_key.err, "attune bench: --sign: the key '" + temporary("no_key") + "' cannot be read: "));
+  EXPECT_FALSE(std::filesystem::exists(temporary("new.jsonl")));
   EXPECT_EQ(attune_says({"bench", bench[1], "--sign", temporary("key")}).err,
             "attune bench: --sign: no file to sign; give one with --out\n");
 }

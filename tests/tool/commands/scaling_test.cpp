@@ -140,7 +140,7 @@ TEST(Cost, no_offer_for_what_was_measured_is_a_failure_that_names_it) {
   EXPECT_EQ(r.code, 1);
   EXPECT_TRUE(has(r.err, "matches a measured device: Test CPU")) << r.err;
   const Ran missing = attune_says({"cost", records({1000}), "--prices", temporary("none.tsv")});
-  EXPECT_EQ(missing.code, 1);
+  EXPECT_EQ(missing.code, 3);
   EXPECT_TRUE(has(missing.err, "none.tsv' cannot be read")) << missing.err;
 }
 

@@ -111,11 +111,29 @@ TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
       {"[[bar]\n", "b.toml:1: "},
       {"[[bar]]\nname = \"a\"\n" + deep + "b = 1\n", "b.toml:3: has more than 100 dots"},
       {"[" + deep + "b]\nc = 1\n", "b.toml:1: has more than 100 dots"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {pass = \"forwrad\"}\n",
+       "b.toml:4: pass: 'forwrad' is not one of forward, backward; did you mean 'forward'?"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\n[bar.rows]\ndtype = [\"f32\",\n\"bf61\"]\n",
+       "b.toml:6: dtype: 'bf61' is not one of f64, f32, f16, bf16, e4m3; did you mean 'bf16'? and their mixes"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {dtype = \"bf16/bf16/bf16\"}\n", "is written 'bf16' in a problem line"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {mask = \"casual\"}\n", "mask: 'casual' is not one of full, causal, window"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {mask = \"casual\"}\n", "did you mean 'causal'?"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {timing = \"colt\"}\n", "timing: 'colt' is not one of cold, warm, graph"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {variant = \"nsaa\"}\n", "variant: 'nsaa' is not a variant"},
   };
   for (const auto& [text, words] : all) {
     std::vector<Bar> bars;
     const Status s = read_bars(text, "b.toml", bars);
     EXPECT_NE(s.message.find(words), std::string::npos) << text << " -> " << s.message;
+  }
+}
+
+TEST(Bars, every_word_of_a_problem_line_is_one_of_rows) {
+  for (const char* rows : {"pass = [\"forward\", \"backward\"]", "dtype = [\"f64\", \"e4m3\", \"bf16/bf16/f32\"]",
+                           "mask = [\"full\", \"window\", \"window255,0\", \"causal@top_left\"]",
+                           "timing = [\"cold\", \"graph\"]", "variant = [\"nsa\", \"dilated\", \"ring\"]"}) {
+    std::vector<Bar> bars;
+    EXPECT_EQ(read_bars(join("[[bar]]\nname = \"a\"\ngbs = 1\nrows = {", rows, "}\n"), "b.toml", bars).message, "");
   }
 }
 

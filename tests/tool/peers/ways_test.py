@@ -267,6 +267,13 @@ def no_scale(q, k, v, *, scale, mask):
 def transposed(q, k, v, *, scale, mask):
     return right_of(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale, mask).transpose(1, 2)
 transposed.layout = "bshd"
+def aborts(q, k, v, *, scale, mask):
+    import os
+    if q.shape[2] == 65:
+        os.abort()
+    return right_of(q, k, v, scale, mask)
+def leaves(q, k, v, *, scale, mask):
+    raise SystemExit(3)
 def right_of(q, k, v, scale, mask):
     return torch.softmax((q @ k.transpose(2, 3) * scale).masked_fill(~mask, -torch.inf), -1) @ v
 """
@@ -323,6 +330,21 @@ class Bench(unittest.TestCase):
             r = found[line, "wrong.py:" + name]
             self.assertEqual((r["status"], r["parity"]["mistake"], r["samples_ns"]), ("failed", mistake, []))
         self.assertEqual(found[line, "wrong.py:transposed"]["status"], "ok")
+
+    def test_a_function_that_ends_its_process_is_a_failed_row(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, dies = pathlib.Path(folder) / "wrong.py", pathlib.Path(folder) / "dies.py"
+            path.write_text(WRONG)
+            dies.write_text("import os\nos._exit(5)\n")
+            lines = ["forward f32 b1 h4 q%d k96 d64 causal" % n for n in (64, 65, 66)]
+            found = self.records("%s:aborts,%s:leaves,%s:f" % (path, path, dies), *lines)
+        for line, message in zip(lines, ("", "wrong.py:aborts: it ended its process with SIGABRT", "")):
+            r = found[line, "wrong.py:aborts"]
+            self.assertEqual((r["status"], r["message"]), ("failed" if message else "ok", message))
+            self.assertEqual(found[line, "wrong.py:leaves"]["message"], "wrong.py:leaves: SystemExit: 3")
+            self.assertEqual(found[line, "dies.py:f"]["message"],
+                             "dies.py:f: it ended its process with exit code 5 while it was loaded")
+            self.assertEqual(found[line, "cpu_forward"]["status"], "ok")
 
 
 if __name__ == "__main__":

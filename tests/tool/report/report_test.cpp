@@ -497,7 +497,7 @@ TEST(Command, files_beside_the_records_are_read_and_a_wrong_one_is_named) {
   }
   for (const char* option : {"--baseline", "--tuned", "--prices"}) {
     const Ran missing = attune_says({"report", in, option, temporary("nowhere")});
-    EXPECT_EQ(missing.code, 1) << option;
+    EXPECT_EQ(missing.code, 3) << option;
     EXPECT_TRUE(has(missing.err, "nowhere") && has(missing.err, "cannot be read")) << missing.err;
     const Ran folder = attune_says({"report", in, option, temporary("")});
     EXPECT_EQ(folder.code, 1) << option;
@@ -527,7 +527,7 @@ TEST(Command, hostile_records_are_still_json) {
 
 TEST(Command, file_that_is_missing_empty_or_wrong_is_a_failure_that_names_it) {
   const Ran missing = attune_says({"report", temporary("none.jsonl")});
-  EXPECT_EQ(missing.code, 1);
+  EXPECT_EQ(missing.code, 3);
   EXPECT_TRUE(has(missing.err, "none.jsonl")) << missing.err;
   const Ran empty = attune_says({"report", written({}, "empty.jsonl")});
   EXPECT_EQ(empty.code, 1);

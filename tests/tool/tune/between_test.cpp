@@ -107,6 +107,16 @@ TEST(Between, a_threshold_by_keys_is_none_of_windows) {
   const auto thresholds = between(all, "flash_attn", "torch:sdpa", {}, {}).devices[0].thresholds;
   EXPECT_FALSE(value_of({"x", "window"}, thresholds).has_value());
   EXPECT_FALSE(value_of({"x", "all"}, thresholds).has_value());
+  EXPECT_EQ(has_one_unit({"x", "all"}, thresholds).message, "") << "these lengths are not windows";
+  Threshold lengths{.from = 1024}, windows{.by_window = true, .from = 128};
+  lengths.key.mask = MaskKind::causal, windows.key.mask = MaskKind::window;
+  EXPECT_EQ(has_one_unit({"x", "all"}, {lengths, windows}).message,
+            "--key: x=all mixes lengths (causal) with keys of a window (window); accepted is a key for each, such as "
+            "x=causal");
+  for (const char* what : {"causal", "window", "full"})
+    EXPECT_EQ(has_one_unit({"x", what}, {lengths, windows}).message, "") << what;
+  EXPECT_EQ(has_one_unit({"x", "all"}, {lengths, lengths}).message, "");
+  EXPECT_EQ(has_one_unit({"x", "all"}, {windows, windows}).message, "");
 }
 
 TEST(YamlKeys, say_what_they_are_thresholds_of) {

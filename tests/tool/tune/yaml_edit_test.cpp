@@ -40,6 +40,13 @@ TEST(YamlEdit, only_the_value_changes) {
   EXPECT_EQ(set(kConfig, "model.name", "x"), replaced(kConfig, "\"llama: 7b\"", "x"));
 }
 
+TEST(YamlEdit, a_number_in_quotes_keeps_them) {
+  EXPECT_EQ(set("a: '512'  # text\n", "a", "-1"), "a: '-1'  # text\n");
+  EXPECT_EQ(set("{a: \"512\", b: 1}\n", "a", "77"), "{a: \"77\", b: 1}\n");
+  EXPECT_EQ(set("a: \"5\\x31\"\n", "a", "77"), "a: \"77\"\n");
+  EXPECT_EQ(set("a: ''\n", "a", "77"), "a: '77'\n");
+}
+
 TEST(YamlEdit, a_missing_key_is_added_behind_its_siblings_with_their_indentation) {
   EXPECT_EQ(set(kConfig, "runtime.new", "7"), replaced(kConfig, "anchor yes\n", "anchor yes\n    new: 7\n"));
   EXPECT_EQ(set(kConfig, "model.new", "7"), replaced(kConfig, "{a: b}]\n", "{a: b}]\n    new: 7\n"));
