@@ -36,8 +36,8 @@ std::vector<std::string> masks_of(std::string_view text);
 // The length changes fastest, so the rows of a sweep over lengths are adjacent.
 Status problems_of(const Axes&, std::vector<BenchRow>& out);
 
-// Filters rows that were not made from axes. `given` lists the axes on the command line: "--pass" and "--len" select
-// rows. Any other axis is an error, and so is a selection that leaves no row.
+// Filters rows that were not made from axes. `given` lists the axes on the command line: "--pass", "--len" and "--mask"
+// select rows. Any other axis is an error, and so is a selection that leaves no row.
 Status keep_rows(const Axes&, const std::vector<std::string>& given, std::vector<BenchRow>& rows);
 
 // Reads problem lines from a file. Empty lines and lines that begin with # are skipped; errors name file and line.

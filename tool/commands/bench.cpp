@@ -486,7 +486,9 @@ void add_bench(CLI::App& app, Context& context) {
        "rows");
   axis("--len-q", axes.len_q, "Set the number of queries; default as many as keys");
   axis("--dim", axes.dim, "Set the head dim: 64,128 or 192/128");
-  axis("--mask", axes.mask, "Set the mask: full, causal, window<left>,<right>");
+  axis("--mask", axes.mask,
+       "Set the mask: full, causal, window<left>,<right>; with lines, a file or a suite, keep only these rows, where a "
+       "bare window is any window, compressed has steps between keys, and blocks has block lists");
   sub.add_option("--options", axes.options, "Add options to every problem, as in a line: \"softcap sink\"")
       .type_name("TEXT")
       .group("Axes");

@@ -155,9 +155,37 @@ TEST(Suites, pass_and_length_choose_among_rows_and_other_axes_are_refused) {
   EXPECT_EQ(rows.size(), all.size());
   EXPECT_EQ(keep_rows(axes, {"--dim"}, rows).message.rfind("--dim: given with a suite", 0), 0u);
   axes.len = "5";
-  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "--pass and --len: no row matches");
+  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "--pass, --len and --mask: no row matches");
   axes.pass = "sideways";
   EXPECT_NE(keep_rows(axes, {"--pass"}, rows).message, "");
+}
+
+TEST(Suites, a_mask_chooses_among_rows) {
+  std::vector<BenchRow> all;
+  for (const char* mask : {"full", "causal", "window127,0", "window*,0", "window255,0@absolute", "causal@top_left",
+                           "causal@absolute/16+31", "window511,0@absolute/16+31", "causal blocks64x64x9"})
+    ASSERT_EQ(parse_row(join("forward f16 b1 h8 q512 k512 d64 ", mask), all.emplace_back()).message, "");
+  const auto kept = [&](const char* masks) {
+    Axes axes;
+    axes.mask = masks;
+    std::vector<BenchRow> rows = all;
+    EXPECT_EQ(keep_rows(axes, {"--mask"}, rows).message, "") << masks;
+    std::string names;
+    for (const BenchRow& r : rows) names += name(r.problem).substr(name(r.problem).find("d64 ") + 3);
+    return names;
+  };
+  EXPECT_EQ(kept("full"), " full");
+  EXPECT_EQ(kept("causal"), " causal causal blocks64x64x9");
+  EXPECT_EQ(kept("window"), " window127,0 window*,0 window255,0@absolute");
+  EXPECT_EQ(kept("window127,0,full"), " full window127,0");
+  EXPECT_EQ(kept("compressed"), " causal@absolute/16+31 window511,0@absolute/16+31");
+  EXPECT_EQ(kept("window,compressed,blocks"),
+            " window127,0 window*,0 window255,0@absolute causal@absolute/16+31 window511,0@absolute/16+31 causal "
+            "blocks64x64x9");
+  Axes axes;
+  axes.mask = "sideways";
+  EXPECT_EQ(keep_rows(axes, {"--mask"}, all).message.rfind("--mask: 'sideways' is not one of full, causal, window", 0),
+            0u);
 }
 
 TEST(Suites, every_row_of_every_suite_is_a_problem) {
@@ -276,7 +304,7 @@ TEST(Suites, what_is_not_built_is_a_row_that_says_so) {
   EXPECT_NE(rows[0].not_built.find("whole models cannot be run yet"), std::string::npos);
   Axes axes;
   axes.pass = "forward";
-  EXPECT_EQ(keep_rows(axes, {"--pass"}, rows).message, "--pass and --len: no row matches");
+  EXPECT_EQ(keep_rows(axes, {"--pass"}, rows).message, "--pass, --len and --mask: no row matches");
 }
 
 }  // namespace

@@ -4,13 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "machine/host.h"
+#include "tests/tool/spawn.h"
 #include "tool/bench/row.h"
 
 namespace attune {
 namespace {
 
 const std::string kLibrary = ATTUNE_MY_ATTENTION;  // built from examples/my_attention.c
+const std::string kWrong = ATTUNE_WRONG_ATTENTION;
 
 std::vector<Record> measured(const char* line, const std::string& peer = kLibrary + ":attention") {
   std::vector<const attune_peer*> peers;
@@ -62,6 +66,96 @@ TEST(NativePeer, one_that_cannot_be_loaded_is_a_row_that_says_so) {
 TEST(NativePeer, a_name_without_a_folder_is_a_file_here_and_no_library_of_the_system) {
   const std::vector<Record> records = measured("forward f32 b1 h2 q5 k9 d8 full", "libm.so:sin");
   EXPECT_EQ(records[0].message.find("libm.so:sin: is not available: ./libm.so: "), 0u) << records[0].message;
+}
+
+TEST(NativePeer, a_wrong_function_is_named_and_not_timed) {
+  for (const auto& [symbol, mistake] : {std::pair("off_by_one", "window-off-by-one"), {"no_scale", "missing-scale"}}) {
+    const std::vector<Record> records = measured("forward f32 b1 h4 q64 k96 d64 causal", kWrong + ":" + symbol);
+    EXPECT_EQ(records[0].status, RecordStatus::failed);
+    EXPECT_EQ(records[0].parity.mistake, mistake);
+    EXPECT_TRUE(records[0].samples_ns.empty());
+  }
+}
+
+// `attune parity` with subjects.
+struct Answer {
+  Ran ran;
+  nlohmann::json rows() const { return nlohmann::json::parse(ran.out)["rows"]; }
+};
+Answer parity(std::vector<std::string> words) {
+  words.insert(words.begin(), {"parity", "--json"});
+  return {attune_says(std::move(words))};
+}
+constexpr const char* kCausal = "forward f32 b1 h4/2 q31 k70 d24/16 causal";
+
+TEST(PeerParity, has_a_row_for_each_line_and_subject) {
+  const Answer a = parity({"--peer", kLibrary + ":attention", "--backend", "cpu_forward", kCausal,
+                           "forward f32 b1 h2 q5 k9 d8 full", "--case", "forward f32 b2 h2 q9 k9 d8 full | seed=3"});
+  EXPECT_EQ(a.ran.code, 0) << a.ran.err;
+  const nlohmann::json rows = a.rows();
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_EQ(rows[0]["problem"], kCausal);
+  EXPECT_EQ(rows[4]["problem"], "forward f32 b2 h2 q9 k9 d8 full | seed=3");
+  for (const nlohmann::json& row : rows) {
+    EXPECT_EQ(row["verdict"], "PASS") << row;
+    EXPECT_EQ(row["against"], "reference");
+    EXPECT_LT(row["mae"], 1e-6);
+    EXPECT_GT(row["max"], row["mae"]);
+    EXPECT_GT(row["relative_l2"], 0);
+  }
+  EXPECT_EQ(rows[0]["outputs"].size(), 1u);  // a peer writes no lse
+  EXPECT_EQ(rows[1]["outputs"].size(), 2u);
+}
+
+TEST(PeerParity, a_row_that_a_peer_lacks_says_so_and_the_command_ends_well) {
+  for (const char* const against : {"", "cpu_forward"}) {
+    std::vector<std::string> words = {"--peer", kLibrary + ":attention", "forward f32 b1 h2 q8 k8 d8 window2,0"};
+    if (*against) words.insert(words.end(), {"--against", against});
+    const Answer a = parity(words);
+    EXPECT_EQ(a.ran.code, 0) << a.ran.err;
+    EXPECT_EQ(a.rows()[0]["verdict"], "-");
+    EXPECT_TRUE(a.rows()[0]["message"].get<std::string>().ends_with("full or causal, without options"));
+    EXPECT_FALSE(a.rows()[0].contains("mae"));
+  }
+}
+
+TEST(PeerParity, a_wrong_function_is_named_and_fails) {
+  for (const auto& [symbol, mistake] : {std::pair("off_by_one", "window-off-by-one"), {"no_scale", "missing-scale"}})
+    for (const char* const against : {"", "cpu_forward"}) {
+      std::vector<std::string> words = {"--peer", kWrong + ":" + symbol, "forward f32 b1 h4 q64 k96 d64 causal"};
+      if (*against) words.insert(words.end(), {"--against", against});
+      const Answer a = parity(words);
+      EXPECT_EQ(a.ran.code, 1) << a.ran.err;
+      EXPECT_EQ(a.rows()[0]["verdict"], "FAIL");
+      EXPECT_TRUE(a.rows()[0]["mistake"].get<std::string>().starts_with(std::string(mistake) + ": ")) << a.rows()[0];
+    }
+  // The other one of a pair may be the wrong one.
+  const Answer a = parity({"--backend", "cpu_forward", "--against", kWrong + ":no_scale", kCausal});
+  EXPECT_EQ(a.ran.code, 1);
+  EXPECT_TRUE(has(a.rows()[0]["message"], "no_scale: wrong result: ")) << a.rows()[0];
+}
+
+TEST(PeerParity, two_subjects_differ_by_what_their_results_do) {
+  const Answer a = parity({"--peer", kLibrary + ":attention", "--against", "cpu_forward", kCausal});
+  EXPECT_EQ(a.ran.code, 0) << a.ran.err;
+  EXPECT_EQ(a.rows()[0]["against"], "cpu_forward");
+  EXPECT_EQ(a.rows()[0]["verdict"], "compared");
+  EXPECT_GT(a.rows()[0]["mae"], 0);
+  EXPECT_LT(a.rows()[0]["max"], 1e-5);
+  // Two plans of one sum differ by nothing.
+  const Answer same = parity({"--backend", "cpu_forward", "--peer", kLibrary + ":attention", "--against",
+                              kLibrary + ":attention", kCausal});
+  ASSERT_EQ(same.rows().size(), 1u);
+  EXPECT_EQ(same.rows()[0]["mae"], a.rows()[0]["mae"]);
+}
+
+TEST(PeerParity, what_cannot_be_asked_is_a_sentence) {
+  EXPECT_EQ(parity({"--peer", kLibrary + ":attention"}).ran.code, 2);
+  EXPECT_EQ(parity({kCausal}).ran.code, 2);
+  EXPECT_EQ(parity({"--peer", kLibrary + ":attention", "--quick"}).ran.code, 2);
+  EXPECT_EQ(parity({"--backend", "cpu_forward", "--against", "cpu_forward", kCausal}).ran.code, 2);
+  EXPECT_EQ(parity({"--backend", "cpu_forward", "--against", "toaster", kCausal}).ran.err.rfind(
+                "attune parity: --peer: 'toaster' is not one of torch", 0), 0u);
 }
 
 }  // namespace
