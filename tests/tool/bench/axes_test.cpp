@@ -188,6 +188,21 @@ TEST(Suites, a_mask_chooses_among_rows) {
             0u);
 }
 
+TEST(Suites, fa2_vs_sdpa_has_windows_and_compressed_keys_in_both_passes) {
+  std::vector<BenchRow> all;
+  ASSERT_EQ(suite_rows("fa2-vs-sdpa", all).message, "");
+  for (const auto& [mask, count] : {std::pair("window", 12), {"compressed", 10}}) {
+    std::vector<BenchRow> rows = all;
+    Axes axes;
+    axes.mask = mask;
+    ASSERT_EQ(keep_rows(axes, {"--mask"}, rows).message, "");
+    EXPECT_EQ(int(rows.size()), count);
+    const auto is_backward = [](const BenchRow& r) { return r.problem.pass == Pass::backward; };
+    EXPECT_EQ(std::count_if(rows.begin(), rows.end(), is_backward), count / 2);
+    EXPECT_EQ(rows.front().problem.mask.left, count == 12 ? 127 : 0);
+  }
+}
+
 TEST(Suites, every_row_of_every_suite_is_a_problem) {
   size_t all = 0;
   for (const char* suite : {"sdpa-small", "fa2-vs-sdpa", "seq-sweep", "memory", "scaling", "decode", "nsa", "dilated",
@@ -218,7 +233,7 @@ bool has_line(const char* suite, const std::string& line) {
 TEST(Suites, have_the_matrices_of_the_reports) {
   EXPECT_EQ(lines_of("sdpa-small").size(), 8u);
   EXPECT_TRUE(has_line("sdpa-small", "forward bf16 b32 h8 q256 k256 d64 full"));
-  EXPECT_EQ(lines_of("fa2-vs-sdpa").size(), 4u + 3u + 5u * 8u);
+  EXPECT_EQ(lines_of("fa2-vs-sdpa").size(), 4u + 3u + 5u * 8u + 2u * (6u + 5u));
   EXPECT_EQ(lines_of("seq-sweep").size(), 3u * 5u + 2u * 2u * 3u * 6u);
   EXPECT_EQ(find_suite("seq-sweep")->rest_ms, 20);
   EXPECT_TRUE(has_line("seq-sweep", "forward f16 b8 h32 q8192 k8192 d64 full"));

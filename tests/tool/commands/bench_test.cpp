@@ -199,7 +199,7 @@ TEST(Bench, a_row_that_stands_there_twice_is_measured_once) {
   EXPECT_EQ(records({"forward f32 b1 h1 q8 k8 d16 causal"}).size(), 2u);
   // Three rows of d64 are in both parts of the suite; a resumed run would find each of them done.
   const Ran suite = attune_says({"bench", "--suite", "fa2-vs-sdpa", "--dry-run", "--json"});
-  EXPECT_EQ(json::parse(suite.out)["rows"], 44);
+  EXPECT_EQ(json::parse(suite.out)["rows"], 66);
 }
 
 TEST(Bench, a_backend_that_is_named_twice_is_one_subject) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "machine/host.h"
@@ -156,6 +157,31 @@ TEST(PeerParity, what_cannot_be_asked_is_a_sentence) {
   EXPECT_EQ(parity({"--backend", "cpu_forward", "--against", "cpu_forward", kCausal}).ran.code, 2);
   EXPECT_EQ(parity({"--backend", "cpu_forward", "--against", "toaster", kCausal}).ran.err.rfind(
                 "attune parity: --peer: 'toaster' is not one of torch", 0), 0u);
+}
+
+// The way of a user: two functions are measured over windows and over compressed keys, and the lengths from which one
+// is faster go into the configuration, whose other bytes stay. The second takes 40 us a key, the first 90 keys' worth.
+TEST(Thresholds, of_two_subjects_go_from_bench_into_a_configuration) {
+  const std::string library = ATTUNE_TWO_SPEEDS, out = temporary("speeds.jsonl"), yaml = temporary("base.yaml");
+  const std::string peers = library + ":steady," + library + ":growing";
+  std::vector<std::string> bench = {"bench", "--peer", peers, "--max-seconds", "0.15", "--out", out};
+  for (const int window : {16, 32, 64, 128, 256})
+    bench.push_back(join("forward f32 b1 h1 q40 k300 d8 window", window - 1, ",0"));
+  for (const int keys : {16, 32, 64, 128, 256})
+    bench.push_back(join("forward f32 b1 h1 q64 k", keys, " d8 causal@absolute/2+1"));
+  const Ran measured = attune_says(bench);
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  const std::string before = text_of(ATTUNE_SOURCE_DIR "/tests/tool/tune/base.yaml");
+  EXPECT_EQ(std::count(before.begin(), before.end(), '\n'), 60);
+  std::ofstream(yaml) << before;
+  const std::string name(peer_name(library));
+  const Ran tuned = attune_says({"tune", out, "--between", name + ":steady," + name + ":growing", "--yaml", yaml,
+                                 "--key", "runtime.fa2_min_len_win,runtime.fa2_min_len_cmp"});
+  EXPECT_EQ(tuned.code, 0) << tuned.err;
+  std::string expected = before;
+  expected.replace(expected.find("4096     #"), 4, "128");
+  expected.replace(expected.find("-1         #"), 2, "128");
+  EXPECT_EQ(text_of(yaml), expected) << tuned.out;
 }
 
 }  // namespace
