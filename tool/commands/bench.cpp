@@ -24,6 +24,7 @@
 #include "tool/bench/estimate.h"
 #include "tool/record/busy.h"
 #include "tool/record/plot.h"
+#include "tool/record/ranking.h"
 #include "tool/record/provenance.h"
 #include "tool/bench/suites.h"
 #include "tool/bench/sweep.h"
@@ -41,7 +42,7 @@ struct Asked {
   std::string file{};
   Axes axes{};
   std::vector<std::string> backends{}, peers{}, modes{};
-  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
+  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{}, base{};
   std::string sign{};  // a key
   std::string lengths{}, suite{};
   std::vector<std::string> axes_given{};  // names on the command line: "--pass"
@@ -445,9 +446,10 @@ void run(Asked& asked, Context& context) {
   if (const Status s = sweep.run(records); !s.ok()) return no(kMachine, s);
   if (const Status s = asked.sign.empty() ? Status::good() : sign_file(asked); !s.ok()) no(kMachine, s);
   if (!context.json) {
-    fmt::print("{}", table(records, colour_wanted(context.terminal)));
+    fmt::print("{}", table(records, colour_wanted(context.terminal), asked.base));
     for (const Bench& b : sweep.benches) tell_machine(b, records);
     if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
+    fmt::print("{}", ranking_text(rankings(records, asked.base)));
     if (asked.suite == "sdpa-small") tell_queries(records);
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
     else if (asked.plot) fmt::print("nothing to plot: no problem was measured at two lengths\n");
@@ -508,6 +510,10 @@ void add_bench(CLI::App& app, Context& context) {
   sub.add_option("--baseline", asked->baseline,
                  "Compute ratios to this subject: a backend, which is then measured too, or one of --peer; default the "
                  "fastest correct peer, else the first backend")
+      .type_name("NAME");
+  sub.add_option("--base", asked->base,
+                 "Compare rows of other lines of the same sizes with this implementation: a subject, or what it "
+                 "computes, such as 'dilated rates=1,2'; default the fastest dense row")
       .type_name("NAME");
   sub.add_option("--python", asked->python, "Run peers in this Python")
       .type_name("PROGRAM")
