@@ -2,11 +2,13 @@
 #include "tool/subjects/module_run.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <list>
 
 #include "attune/attune.h"
+#include "core/variant/nsa.h"
 #include "machine/cuda/events.h"
 #include "modules/settings.h"
 
@@ -68,16 +70,22 @@ struct ModuleRun::Parts {
   attune_module_sizes needs{};
   std::vector<Memory> memory{};
   std::list<cuda::Memory> on_gpu{};
-  Values x{}, out{}, d_out{}, dx{};
-  int64_t shape[3] = {};
+  Values x{}, memory_in{}, out{}, d_out{}, dx{}, d_memory{};
+  Values seed{};           // of dropout, [2]
+  int64_t seed_shape = 2;
+  std::list<std::array<int64_t, 3>> shapes{};
   attune_module_args args{};
 
   ~Parts() { attune_module_destroy(module); }
   bool gpu() const { return place.gpu >= 0; }
   bool backward() const { return pass == Pass::backward; }
   size_t room() const { return size_t(backward() ? std::max(needs.forward, needs.backward) : needs.forward_only); }
-  size_t values() const {  // bytes of x, and of each tensor of the same shape
-    return size_t(set.batch) * size_t(set.len) * size_t(set.embed) * size_t(size_of(set.dtype));
+  size_t values(int rows) const {  // bytes of a tensor of so many tokens
+    return size_t(set.batch) * size_t(rows) * size_t(set.embed) * size_t(size_of(set.dtype));
+  }
+  static size_t bytes(const Values& v) {
+    const Extents& e = v.here.extent;
+    return size_t(e.batch) * size_t(e.seq) * size_t(e.dim) * size_t(size_of(v.here.dtype));
   }
   Status make() {
     attune_module_options options{};
@@ -111,10 +119,20 @@ struct ModuleRun::Parts {
     std::memset(to, kPoison, bytes);
     return Status::good();
   }
-  Status send(const Values& v) const { return to_module(v.there, v.here.data, values()); }
-  Status fetch(const Values& v) const { return from_module(v.here.data, v.there, values()); }
+  Status send(const Values& v) const { return to_module(v.there, v.here.data, bytes(v)); }
+  Status fetch(const Values& v) const { return from_module(v.here.data, v.there, bytes(v)); }
   Status read(const attune_tensor& from, Flat& to) const {
     return from_module(to.bytes.data(), address(from), to.bytes.size());
+  }
+  // The seed of dropout, the same for every run of the line.
+  Status open_seed() {
+    constexpr int64_t kSeed[2] = {7, 0};
+    if (Status s = take(sizeof kSeed, seed.there); !s.ok()) return s;
+    seed.given.data = seed.there, seed.given.ndim = 1, seed.given.axes = "n", seed.given.shape = &seed_shape;
+    seed.given.device.type = gpu() ? 2 : 1, seed.given.device.id = gpu() ? place.gpu : 0;
+    seed.given.dtype.code = 0, seed.given.dtype.bits = 64, seed.given.dtype.lanes = 1;
+    args.seed = &seed.given;
+    return to_module(seed.there, kSeed, sizeof kSeed);
   }
   // Calls f(name) for every parameter, up to the first failure.
   template <class F>
@@ -153,7 +171,10 @@ Status ModuleRun::make_f32(const ModuleRun& narrow) {
   });
 }
 
-double ModuleRun::tensor_bytes() const { return double(parts_->values()) * (parts_->backward() ? 4 : 2); }
+double ModuleRun::tensor_bytes() const {
+  const Parts& p = *parts_;
+  return double(p.values(p.set.len)) * (p.backward() ? 4 : 2) + double(p.values(p.set.memory)) * (p.backward() ? 2 : 1);
+}
 
 double ModuleRun::bytes() const {
   const Parts& p = *parts_;
@@ -163,15 +184,16 @@ double ModuleRun::bytes() const {
 Status ModuleRun::open() {
   Parts& p = *parts_;
   const Settings& s = p.set;
-  p.shape[0] = s.batch, p.shape[1] = s.len, p.shape[2] = s.embed;
-  const auto value = [&](Values& v, const attune_tensor*& to) {
-    v.here = {.data = p.memory.emplace_back(p.values()).data(), .dtype = s.dtype};
-    v.here.extent = {s.batch, s.len, 1, s.embed}, v.here.stride = {int64_t(s.len) * s.embed, s.embed, 0};
-    std::memset(v.here.data, 0, p.values());
+  const auto value = [&](Values& v, const attune_tensor*& to, int rows) {
+    const size_t bytes = p.values(rows);
+    v.here = {.data = p.memory.emplace_back(bytes).data(), .dtype = s.dtype};
+    v.here.extent = {s.batch, rows, 1, s.embed}, v.here.stride = {int64_t(rows) * s.embed, s.embed, 0};
+    std::memset(v.here.data, 0, bytes);
     v.there = static_cast<std::byte*>(v.here.data);
     if (p.gpu())
-      if (Status bad = p.take(p.values(), v.there); !bad.ok()) return bad;
-    v.given.data = v.there, v.given.ndim = 3, v.given.shape = p.shape, v.given.axes = "bsd";
+      if (Status bad = p.take(bytes, v.there); !bad.ok()) return bad;
+    v.given.data = v.there, v.given.ndim = 3, v.given.axes = "bsd";
+    v.given.shape = p.shapes.emplace_back(std::array<int64_t, 3>{s.batch, rows, s.embed}).data();
     v.given.device.type = p.gpu() ? 2 : 1, v.given.device.id = p.gpu() ? p.place.gpu : 0;
     v.given.dtype.code = s.dtype == DType::bf16 ? 4 : 2, v.given.dtype.lanes = 1;
     v.given.dtype.bits = uint8_t(8 * size_of(s.dtype));
@@ -183,13 +205,19 @@ Status ModuleRun::open() {
     return to = place, taken;
   };
   p.args.size = sizeof p.args;
-  if (Status bad = value(p.x, p.args.x); !bad.ok()) return bad;
-  if (Status bad = value(p.out, p.args.out); !bad.ok()) return bad;
+  if (Status bad = value(p.x, p.args.x, s.len); !bad.ok()) return bad;
+  if (Status bad = value(p.out, p.args.out, s.len); !bad.ok()) return bad;
+  if (s.memory)
+    if (Status bad = value(p.memory_in, p.args.memory, s.memory); !bad.ok()) return bad;
   if (p.backward()) {
-    if (Status bad = value(p.d_out, p.args.d_out); !bad.ok()) return bad;
-    if (Status bad = value(p.dx, p.args.dx); !bad.ok()) return bad;
+    if (Status bad = value(p.d_out, p.args.d_out, s.len); !bad.ok()) return bad;
+    if (Status bad = value(p.dx, p.args.dx, s.len); !bad.ok()) return bad;
+    if (s.memory)
+      if (Status bad = value(p.d_memory, p.args.d_memory, s.memory); !bad.ok()) return bad;
     if (Status bad = room(p.needs.tape, p.args.tape); !bad.ok()) return bad;
   }
+  if (s.dropout > 0)
+    if (Status bad = p.open_seed(); !bad.ok()) return bad;
   p.args.workspace_bytes = p.room();
   return room(p.room(), p.args.workspace);
 }
@@ -198,7 +226,7 @@ Status ModuleRun::fill(Distribution distribution, uint32_t seed, double& rms) {
   Parts& p = *parts_;
   Random random{seed};
   double sum = 0;
-  for (const Values* v : {&p.x, &p.d_out}) {
+  for (const Values* v : {&p.x, &p.memory_in, &p.d_out}) {
     if (!v->there) continue;
     each(v->here, [&](int b, int s, int d) {
       const double x = distribution == Distribution::normal    ? random.normal()
@@ -215,7 +243,7 @@ Status ModuleRun::fill(Distribution distribution, uint32_t seed, double& rms) {
 
 Status ModuleRun::take_inputs(const ModuleRun& narrow) {
   const Parts &from = *narrow.parts_, &to = *parts_;
-  for (const auto& both : {std::pair{&from.x, &to.x}, {&from.d_out, &to.d_out}}) {
+  for (const auto& both : {std::pair{&from.x, &to.x}, {&from.memory_in, &to.memory_in}, {&from.d_out, &to.d_out}}) {
     const Tensor &a = both.first->here, &b = both.second->here;
     if (!both.second->there) continue;
     each(b, [&](int i, int s, int d) { store(b, i, s, 0, d, load(a, i, s, 0, d)); });
@@ -230,10 +258,32 @@ Status ModuleRun::negate_input() {
   return parts_->send(v);
 }
 
+// Native sparse attention selects by scores, and other roundings select other blocks. The queries whose blocks are all
+// selected compute the same in every dtype.
+int ModuleRun::exact_rows() const {
+  const Settings& s = parts_->set;
+  Problem p;
+  if (s.kind == ModuleKind::feed_forward || !attention_of(s, s.attention, s.len, p).ok()) return s.len;
+  if (word(p.variant) == "adaptive") return 0;
+  return word(p.variant) == "nsa" ? std::min(s.len, nsa_of(p).n * nsa_of(p).s) : s.len;
+}
+
+Status ModuleRun::keep_exact_rows() {
+  const Values& v = parts_->d_out;
+  const int exact = exact_rows();
+  if (!v.there || exact == parts_->set.len) return Status::good();
+  each(v.here, [&](int b, int s, int d) {
+    if (s >= exact) store(v.here, b, s, 0, d, 0);
+  });
+  return parts_->send(v);
+}
+
 Status ModuleRun::once() {
   Parts& p = *parts_;
-  const Values& result = p.backward() ? p.dx : p.out;
-  if (Status s = p.poison(result.there, p.values()); !s.ok()) return s;
+  const std::initializer_list<const Values*> results = {p.backward() ? &p.dx : &p.out, &p.d_memory};
+  for (const Values* v : results)
+    if (v->there)
+      if (Status s = p.poison(v->there, Parts::bytes(*v)); !s.ok()) return s;
   if (p.backward()) {
     const Status poisoned = p.each_parameter([&](const char* name) {
       attune_tensor g{};
@@ -243,7 +293,11 @@ Status ModuleRun::once() {
     if (!poisoned.ok()) return poisoned;
     if (Status s = said(attune_module_forward(p.module, &p.args, p.place.stream)); !s.ok()) return s;
   }
-  return run() ? p.fetch(result) : status_;
+  if (!run()) return status_;
+  for (const Values* v : results)
+    if (v->there)
+      if (Status s = p.fetch(*v); !s.ok()) return s;
+  return Status::good();
 }
 
 bool ModuleRun::run() {
@@ -265,9 +319,18 @@ Status ModuleRun::compare(const ModuleRun& in_f32, double& error, std::string& w
   std::vector<Result> all;
   const Tensor &got = (backward ? mine.dx : mine.out).here, &want = (backward ? theirs.dx : theirs.out).here;
   Distance rows;
-  each(want, [&](int b, int s, int d) { rows.add(load(got, b, s, 0, d), load(want, b, s, 0, d)); });
+  const int exact = exact_rows();
+  each(want, [&](int b, int s, int d) {
+    if (s < exact) rows.add(load(got, b, s, 0, d), load(want, b, s, 0, d));
+  });
   // Gradients that are 0 except for rounding (the bias of the keys) are measured relative to all gradients together.
   Distance parameters;
+  if (mine.d_memory.there) {
+    Distance& d = all.emplace_back(Result{"memory", {}}).d;
+    each(mine.d_memory.here, [&](int b, int s, int i) {
+      d.add(load(mine.d_memory.here, b, s, 0, i), load(theirs.d_memory.here, b, s, 0, i));
+    });
+  }
   if (backward) {
     const Status read = mine.each_parameter([&](const char* name) {
       attune_tensor g{}, w{};
