@@ -184,7 +184,6 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
     return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
   };
   std::erase_if(rows, [&](const BenchRow& row) {
-    if (!row.not_built.empty()) return !given.empty();
     const auto masked = [&](const std::string& word) { return has_mask(row.problem, word); };
     return !has(passes, row.problem.pass) || !has(lengths, whole_problem(row.problem).len_k) ||
            (!masks.empty() && std::none_of(masks.begin(), masks.end(), masked));

@@ -14,7 +14,6 @@ struct BenchRow {
   Problem problem{};
   std::string pattern{};    // "random density=0.1 seed=7"; "" for none
   std::string label{};      // name of a row that is not a problem; for a module, its pass and line
-  std::string not_built{};  // why the tool cannot measure this row of a suite yet; "" if it can
   std::string module{};     // module line; `problem` is then the attention inside
   double most_call_s = 0;   // skip the row if one call is estimated to take longer; 0: no limit
 };

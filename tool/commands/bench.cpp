@@ -213,7 +213,7 @@ Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>
 void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, size_t peers,
                   Context& context) {
   double seconds = 0, most = 0;
-  size_t not_built = 0, too_large = 0, too_slow = 0;
+  size_t too_large = 0, too_slow = 0;
   const double there = available_memory();
   const Device& device = benches[0].device;
   size_t of_gpu = 0;
@@ -223,10 +223,9 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   const std::optional<double> gpu =
       device.kind == DeviceKind::cuda ? std::optional(of_gpu ? double(of_gpu) : INFINITY) : std::nullopt;
   const auto too_large_for = [&](const BenchRow& r) {
-    return r.not_built.empty() && !fits(estimated_bytes(r.problem), there, gpu);
+    return !fits(estimated_bytes(r.problem), there, gpu);
   };
   for (const BenchRow& r : all) {
-    if (!r.not_built.empty()) { ++not_built; continue; }
     const double bytes = estimated_bytes(r.problem);
     if (too_large_for(r)) { ++too_large; continue; }
     most = std::max(most, bytes);
@@ -237,13 +236,13 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   }
   const size_t rows = all.size() * benches.size();
   if (context.json) {
-    fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f},\"not_built\":{},"
-               "\"too_large\":{},\"too_slow\":{}}}\n", rows, seconds / 60, most, not_built * benches.size(),
-               too_large * benches.size(), too_slow);
+    fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f},"
+               "\"too_large\":{},\"too_slow\":{}}}\n", rows, seconds / 60, most, too_large * benches.size(),
+               too_slow);
     return;
   }
   for (const BenchRow& r : all)
-    fmt::print("{}{}{}{}\n", name(r), r.not_built.empty() ? "" : ": not built: ", r.not_built,
+    fmt::print("{}{}\n", name(r),
                too_large_for(r) ? ": does not fit into memory" : is_too_slow(r, benches[0]) ? ": takes too long" : "");
   fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available{})\n", rows, seconds / 60,
              bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
@@ -253,8 +252,6 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   if (too_slow)
     fmt::print("{} would take more than {} per call, the limit of a suite, and will be reported as such\n",
                counted(too_slow), seconds_text(kMostCallSeconds));
-  if (not_built)
-    fmt::print("{} cannot be measured yet and will be reported as such\n", counted(not_built * benches.size()));
 }
 
 // The A/A spread of this run, and that of resumed rows if it is larger: it decides their verdicts.

@@ -10,6 +10,8 @@
 #include "machine/host.h"
 #include "tool/bench/estimate.h"
 #include "tool/bench/suites.h"
+#include "tool/subjects/module_run.h"
+#include "tool/subjects/ring_run.h"
 
 namespace attune {
 namespace {
@@ -311,15 +313,38 @@ TEST(Suites, dilated_has_rings_that_are_chosen_by_all_their_tokens) {
   EXPECT_EQ(rings, 2u * 3u) << "two of each batch";
 }
 
-TEST(Suites, what_is_not_built_is_a_row_that_says_so) {
+TEST(Suites, models_are_layers_of_llama) {
   std::vector<BenchRow> rows;
   ASSERT_EQ(suite_rows("models", rows).message, "");
-  EXPECT_EQ(rows.size(), 20u);
-  EXPECT_EQ(name(rows[0]), "Llama-2-7B inference standard context 2048");
-  EXPECT_NE(rows[0].not_built.find("whole models cannot be run yet"), std::string::npos);
-  Axes axes;
-  axes.pass = "forward";
-  EXPECT_EQ(keep_rows(axes, {"--pass"}, rows).message, "--pass, --len and --mask: no row matches");
+  EXPECT_EQ(rows.size(), 10u);
+  EXPECT_EQ(name(rows[0]), "forward llama bf16 b1 s2048 e4096 h32 ffn=11008 | causal");
+}
+
+TEST(Suites, long_and_dilated_have_head_groups_ranks_and_modules) {
+  for (const char* suite : {"long", "dilated"}) {
+    std::vector<BenchRow> rows;
+    ASSERT_EQ(suite_rows(suite, rows).message, "");
+    for (const char* part : {" : dilated mode=headgroup ", " : ring layout=zigzag ", " : ring inner=dilated ",
+                             " multihead f16 "})
+      EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [&](const BenchRow& r) {
+        return name(r).find(part) != std::string::npos;
+      })) << suite << part;
+  }
+}
+
+// A row that nothing can serve would be a promise.
+TEST(Suites, no_row_is_not_built) {
+  for (const char* suite : {"sdpa-small", "fa2-vs-sdpa", "seq-sweep", "memory", "scaling", "decode", "nsa", "dilated",
+                            "long", "extreme", "block_sparse", "train", "generate", "versions", "models", "regress"}) {
+    std::vector<BenchRow> rows;
+    ASSERT_EQ(suite_rows(suite, rows).message, "");
+    for (const BenchRow& r : rows) {
+      const Status s = r.module.empty() ? is_ring(r.problem) ? can_time_ring(r.problem, this_cpu(), Mode::warm)
+                                                             : Status::good()
+                                        : can_time_module(r, this_cpu(), Mode::warm);
+      EXPECT_EQ(s.message, "") << suite << ": " << name(r);
+    }
+  }
 }
 
 }  // namespace
