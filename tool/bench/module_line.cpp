@@ -64,13 +64,16 @@ Status can_time_module(const BenchRow& row, const Device& device, Mode mode) {
   if (on_cpu && device.units != this_cpu().units)
     return Status::unsupported("not built: modules are timed with all ", this_cpu().units, " threads, not ",
                                device.units);
-  if (is_ring(row.problem)) return Status::unsupported("not built: modules over ranks");
+  if (is_ring(row.problem) && !on_cpu)
+    return Status::unsupported("not built: modules over ranks are timed on a CPU, where ranks are threads");
+  if (is_ring(row.problem) && settings_of(row).memory)
+    return Status::unsupported("not built: modules over ranks are timed without a second input");
   return Status::good();
 }
 
 Cost module_attention_cost(const BenchRow& row, BlockCounts& counts) {
   const Settings s = settings_of(row);
-  const Problem& p = row.problem;
+  const Problem p = whole_problem(row.problem);
   Problem listed;
   BlockSource from{.counts = counts.data()};
   counts.fill(0);
@@ -92,7 +95,7 @@ Cost module_cost(const BenchRow& row) {
   const Settings s = settings_of(row);
   BlockCounts counts;
   const bool backward = row.problem.pass == Pass::backward;
-  const double tokens = double(s.batch) * s.len, memory = double(s.batch) * s.memory;
+  const double tokens = double(s.batch) * whole_problem(row.problem).len_q, memory = double(s.batch) * s.memory;
   const double size = size_of(s.dtype), embed = s.embed;
   const double of_q = embed * s.heads * (s.dim + s.dim_v), of_keys = embed * s.heads_kv * (s.dim + s.dim_v);
   Cost c{};

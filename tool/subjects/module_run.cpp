@@ -10,7 +10,9 @@
 #include "attune/attune.h"
 #include "core/variant/nsa.h"
 #include "machine/cuda/events.h"
+#include "core/variant/ring.h"
 #include "modules/settings.h"
+#include "tool/subjects/team.h"
 
 namespace attune {
 namespace {
@@ -34,6 +36,7 @@ struct Flat {
   std::vector<std::byte> bytes{};
   Tensor t{};
 
+  Flat() = default;
   explicit Flat(const attune_tensor& like) : bytes(size_t(count(like)) * size_t(size_of(dtype_of(like)))) {
     t = {.data = bytes.data(), .dtype = dtype_of(like), .extent = {1, 1, 1, int(count(like))}};
   }
@@ -66,6 +69,7 @@ struct ModuleRun::Parts {
   ModulePlace place{};
   Settings set{};
   Pass pass = Pass::forward;
+  bool is_rank = false;
   attune_module* module = nullptr;
   attune_module_sizes needs{};
   std::vector<Memory> memory{};
@@ -76,7 +80,19 @@ struct ModuleRun::Parts {
   std::list<std::array<int64_t, 3>> shapes{};
   attune_module_args args{};
 
-  ~Parts() { attune_module_destroy(module); }
+  // Over ranks: their modules, in threads of this process. This one then has the tensors of all tokens and no module.
+  Shards shards{};
+  std::vector<std::unique_ptr<Parts>> ranks{};
+  std::vector<attune_communicator*> communicators{};
+  bool runs_backward = false;  // what the team does next
+  std::unique_ptr<Team> team{};
+
+  ~Parts() {
+    team.reset();
+    for (attune_communicator* c : communicators) attune_communicator_destroy(c);
+    attune_module_destroy(module);
+  }
+  attune_module* named() const { return ranks.empty() ? module : ranks[0]->module; }  // all ranks have the same
   bool gpu() const { return place.gpu >= 0; }
   bool backward() const { return pass == Pass::backward; }
   size_t room() const { return size_t(backward() ? std::max(needs.forward, needs.backward) : needs.forward_only); }
@@ -91,11 +107,90 @@ struct ModuleRun::Parts {
     attune_module_options options{};
     options.size = sizeof options, options.device = place.word.c_str();
     if (Status s = read_settings(line, set); !s.ok()) return s;
+    if (Problem p; set.kind != ModuleKind::feed_forward && !is_rank &&
+                   attention_of(set, set.attention, set.len, p).ok() && word(p.variant) == "ring")
+      return make_ranks(p);
     if (Status s = said(attune_module_create(line.c_str(), &options, &module)); !s.ok()) return s;
     needs.size = sizeof needs;
     if (Status s = said(attune_module_measure(module, &needs)); !s.ok() || !backward()) return s;
     attune_tensor gradient{};  // requesting the first allocates all of them
     return said(attune_module_gradient(module, attune_module_parameter_name(module, 0), &gradient));
+  }
+
+  // One module for each rank. Its tokens differ by at most two from those of the line.
+  Status make_ranks(const Problem& p) {
+    shards = ring_of(p).shards;
+    for (int n = 0; n < shards.ranks; ++n) {
+      Settings one = set;
+      one.len = shards.count(n);
+      Parts& rank = *ranks.emplace_back(std::make_unique<Parts>());
+      rank.line = name(one), rank.place = place, rank.pass = pass, rank.is_rank = true;
+      if (Status s = rank.make(); !s.ok()) return s;
+      needs.tape += rank.needs.tape, needs.forward += rank.needs.forward, needs.backward += rank.needs.backward;
+      needs.forward_only += rank.needs.forward_only;
+    }
+    // The same attention without ranks, for the module in f32: the part of its line behind the head dims.
+    const std::string whole = name(whole_of(p, ring_of(p)));
+    const size_t dims = whole.find(" d");
+    set.attention = whole.substr(whole.find(' ', dims + 1) + 1);
+    return set.len = shards.tokens, Status::good();
+  }
+  // Copies rows between the tensors of all tokens and those of the ranks.
+  void deal(Values Parts::*which, bool back) {
+    const Values& all = this->*which;
+    const size_t row = size_t(set.embed) * size_t(size_of(set.dtype));
+    for (int n = 0; n < shards.ranks && all.there; ++n) {
+      const Values& mine = (*ranks[size_t(n)]).*which;
+      for (int b = 0; b < set.batch; ++b)
+        for (int s = 0; s < shards.count(n); ++s) {
+          std::byte* const of_all = all.there + (size_t(b) * size_t(set.len) + size_t(shards.token(n, s))) * row;
+          std::byte* const of_rank = mine.there + (size_t(b) * size_t(shards.count(n)) + size_t(s)) * row;
+          std::memcpy(back ? of_all : of_rank, back ? of_rank : of_all, row);
+        }
+    }
+  }
+  Status open_ranks() {
+    communicators.resize(ranks.size());
+    if (Status s = said(attune_ranks_create(int32_t(ranks.size()), communicators.data())); !s.ok()) return s;
+    for (size_t n = 0; n < ranks.size(); ++n) {
+      if (Status s = ranks[n]->open(); !s.ok()) return s;
+      ranks[n]->args.communicator = communicators[n];
+    }
+    team = std::make_unique<Team>(ranks.size(), [this](size_t n) { return ranks[n]->call(runs_backward); });
+    return Status::good();
+  }
+  Status call(bool is_backward) {
+    if (!ranks.empty()) return runs_backward = is_backward, team->run();
+    const auto run = is_backward ? attune_module_backward : attune_module_forward;
+    return said(run(module, &args, place.stream));
+  }
+  Status open();
+  Status poison_results() {
+    for (const Values* v : {backward() ? &dx : &out, &d_memory})
+      if (v->there)
+        if (Status s = poison(v->there, bytes(*v)); !s.ok()) return s;
+    for (const auto& rank : ranks)
+      if (Status s = rank->poison_results(); !s.ok()) return s;
+    if (!backward() || !module) return Status::good();
+    return each_parameter([&](const char* name) {
+      attune_tensor g{};
+      if (Status s = said(attune_module_gradient(module, name, &g)); !s.ok()) return s;
+      return poison(address(g), size_t(count(g)) * sizeof(float));
+    });
+  }
+  // The gradient of a parameter, summed over ranks.
+  Status read_gradient(const char* name, Flat& to) const {
+    for (size_t n = 0; n < std::max<size_t>(ranks.size(), 1); ++n) {
+      attune_tensor g{};
+      if (Status s = said(attune_module_gradient(ranks.empty() ? module : ranks[n]->module, name, &g)); !s.ok())
+        return s;
+      if (to.bytes.empty()) to = Flat(g);
+      Flat one(g);
+      if (Status s = read(g, one); !s.ok()) return s;
+      for (int i = 0; i < one.t.extent.dim; ++i)
+        store(to.t, 0, 0, 0, i, (n ? load(to.t, 0, 0, 0, i) : 0) + load(one.t, 0, 0, 0, i));
+    }
+    return Status::good();
   }
 
   // Allocates memory on the module's device.
@@ -119,7 +214,10 @@ struct ModuleRun::Parts {
     std::memset(to, kPoison, bytes);
     return Status::good();
   }
-  Status send(const Values& v) const { return to_module(v.there, v.here.data, bytes(v)); }
+  Status send(const Values& v) {
+    if (!ranks.empty()) deal(&Parts::x, false), deal(&Parts::d_out, false);
+    return to_module(v.there, v.here.data, bytes(v));
+  }
   Status fetch(const Values& v) const { return from_module(v.here.data, v.there, bytes(v)); }
   Status read(const attune_tensor& from, Flat& to) const {
     return from_module(to.bytes.data(), address(from), to.bytes.size());
@@ -138,7 +236,7 @@ struct ModuleRun::Parts {
   template <class F>
   Status each_parameter(F f) const {
     const char* name = nullptr;
-    for (int n = 0; (name = attune_module_parameter_name(module, n)) != nullptr; ++n)
+    for (int n = 0; (name = attune_module_parameter_name(named(), n)) != nullptr; ++n)
       if (Status s = f(name); !s.ok()) return s;
     return Status::good();
   }
@@ -161,7 +259,7 @@ Status ModuleRun::make_f32(const ModuleRun& narrow) {
   if (Status s = parts_->make(); !s.ok()) return s;
   return from.each_parameter([&](const char* name) {
     attune_tensor have{}, want{};
-    if (Status s = said(attune_module_parameter(from.module, name, &have)); !s.ok()) return s;
+    if (Status s = said(attune_module_parameter(from.named(), name, &have)); !s.ok()) return s;
     if (Status s = said(attune_module_parameter(parts_->module, name, &want)); !s.ok()) return s;
     if (count(have) != count(want)) return Status::no("in f32 the module's ", name, " has a different size");
     Flat a(have), b(want);
@@ -181,8 +279,10 @@ double ModuleRun::bytes() const {
   return double(p.room() + (p.backward() ? p.needs.tape : 0)) + tensor_bytes();
 }
 
-Status ModuleRun::open() {
-  Parts& p = *parts_;
+Status ModuleRun::open() { return parts_->open(); }
+
+Status ModuleRun::Parts::open() {
+  Parts& p = *this;
   const Settings& s = p.set;
   const auto value = [&](Values& v, const attune_tensor*& to, int rows) {
     const size_t bytes = p.values(rows);
@@ -214,8 +314,10 @@ Status ModuleRun::open() {
     if (Status bad = value(p.dx, p.args.dx, s.len); !bad.ok()) return bad;
     if (s.memory)
       if (Status bad = value(p.d_memory, p.args.d_memory, s.memory); !bad.ok()) return bad;
-    if (Status bad = room(p.needs.tape, p.args.tape); !bad.ok()) return bad;
+    if (p.ranks.empty())
+      if (Status bad = room(p.needs.tape, p.args.tape); !bad.ok()) return bad;
   }
+  if (!p.ranks.empty()) return p.open_ranks();
   if (s.dropout > 0)
     if (Status bad = p.open_seed(); !bad.ok()) return bad;
   p.args.workspace_bytes = p.room();
@@ -242,7 +344,8 @@ Status ModuleRun::fill(Distribution distribution, uint32_t seed, double& rms) {
 }
 
 Status ModuleRun::take_inputs(const ModuleRun& narrow) {
-  const Parts &from = *narrow.parts_, &to = *parts_;
+  const Parts& from = *narrow.parts_;
+  Parts& to = *parts_;
   for (const auto& both : {std::pair{&from.x, &to.x}, {&from.memory_in, &to.memory_in}, {&from.d_out, &to.d_out}}) {
     const Tensor &a = both.first->here, &b = both.second->here;
     if (!both.second->there) continue;
@@ -280,33 +383,27 @@ Status ModuleRun::keep_exact_rows() {
 
 Status ModuleRun::once() {
   Parts& p = *parts_;
-  const std::initializer_list<const Values*> results = {p.backward() ? &p.dx : &p.out, &p.d_memory};
-  for (const Values* v : results)
-    if (v->there)
-      if (Status s = p.poison(v->there, Parts::bytes(*v)); !s.ok()) return s;
-  if (p.backward()) {
-    const Status poisoned = p.each_parameter([&](const char* name) {
-      attune_tensor g{};
-      if (Status s = said(attune_module_gradient(p.module, name, &g)); !s.ok()) return s;
-      return p.poison(address(g), size_t(count(g)) * sizeof(float));
-    });
-    if (!poisoned.ok()) return poisoned;
-    if (Status s = said(attune_module_forward(p.module, &p.args, p.place.stream)); !s.ok()) return s;
-  }
+  if (Status s = p.poison_results(); !s.ok()) return s;
+  if (p.backward())
+    if (Status s = p.call(false); !s.ok()) return s;
   if (!run()) return status_;
-  for (const Values* v : results)
+  if (!p.ranks.empty()) p.deal(p.backward() ? &Parts::dx : &Parts::out, true);
+  for (const Values* v : {p.backward() ? &p.dx : &p.out, &p.d_memory})
     if (v->there)
       if (Status s = p.fetch(*v); !s.ok()) return s;
   return Status::good();
 }
 
 bool ModuleRun::run() {
-  const auto call = parts_->backward() ? attune_module_backward : attune_module_forward;
-  status_ = said(call(parts_->module, &parts_->args, parts_->place.stream));
+  status_ = parts_->call(parts_->backward());
   return status_.ok();
 }
 
-std::string ModuleRun::why() const { return attune_module_why(parts_->module); }
+std::string ModuleRun::why() const {
+  const size_t ranks = parts_->ranks.size();
+  const std::string why = attune_module_why(parts_->named());
+  return ranks ? join(why, "; ", ranks, " ranks are threads of this process") : why;
+}
 
 size_t ModuleRun::workspace_bytes() const {
   return size_t(parts_->backward() ? parts_->needs.backward : parts_->needs.forward_only);
@@ -333,11 +430,10 @@ Status ModuleRun::compare(const ModuleRun& in_f32, double& error, std::string& w
   }
   if (backward) {
     const Status read = mine.each_parameter([&](const char* name) {
-      attune_tensor g{}, w{};
-      if (Status s = said(attune_module_gradient(mine.module, name, &g)); !s.ok()) return s;
+      attune_tensor w{};
       if (Status s = said(attune_module_gradient(theirs.module, name, &w)); !s.ok()) return s;
-      Flat a(g), b(w);
-      if (Status s = mine.read(g, a); !s.ok()) return s;
+      Flat a, b(w);
+      if (Status s = mine.read_gradient(name, a); !s.ok()) return s;
       if (Status s = theirs.read(w, b); !s.ok()) return s;
       Distance& d = all.emplace_back(Result{name, {}}).d;
       for (int i = 0; i < a.t.extent.dim; ++i) d.add(load(a.t, 0, 0, 0, i), load(b.t, 0, 0, 0, i));
