@@ -64,8 +64,6 @@ Status can_time_module(const BenchRow& row, const Device& device, Mode mode) {
   if (on_cpu && device.units != this_cpu().units)
     return Status::unsupported("not built: modules are timed with all ", this_cpu().units, " threads, not ",
                                device.units);
-  if (is_ring(row.problem) && !on_cpu)
-    return Status::unsupported("not built: modules over ranks are timed on a CPU, where ranks are threads");
   if (is_ring(row.problem) && settings_of(row).memory)
     return Status::unsupported("not built: modules over ranks are timed without a second input");
   return Status::good();

@@ -80,17 +80,18 @@ std::string dilated_line(std::string_view pass, std::string_view dtype, int batc
 }
 
 // Four ranks: the zigzag layout balances plain causal attention, the ring layout is that of dilated attention.
+constexpr int kRanks = 4;
 std::string ring_line(std::string_view pass, int batch, int length, std::string_view ring) {
-  constexpr int kRanks = 4;
   return join(dilated_line(pass, "f16", batch, 8, length / kRanks, " : ring "), ring, " ranks=", kRanks, " tokens=",
               length);
 }
 
 // The module line that the factory returns. If it refuses, returns its error, which suite_rows() then reports because
 // it is not a line.
-std::string module_line(std::string_view pass, const char* module, int batch, int length) {
+std::string module_line(std::string_view pass, const char* module, int batch, int length, int ranks = 1) {
   attune_make_options options{};
   options.size = sizeof options, options.dtype = ATTUNE_F16, options.batch = batch, options.len = length;
+  options.ranks = ranks;
   options.heads = 8, options.dim = 64, options.causal = 1;
   options.segments = "1024,2048,4096", options.rates = "1,2,4";
   attune_choice* made = nullptr;
@@ -118,6 +119,8 @@ Lines dilated() {
         for (const char* module :
              {"multihead_dense", "multihead_dilated", "multihead_longnet", "multihead_block_sparse"})
           all.push_back(module_line(pass, module, batch, length));
+        for (const char* module : {"multihead_ring_dense", "multihead_ring_dilated", "multihead_block_sparse_ring"})
+          all.push_back(module_line(pass, module, batch, length, kRanks));
       }
   return all;
 }
@@ -141,6 +144,8 @@ Lines long_rows() {
         all.push_back(ring_line(pass, 1, length, ring));
       for (const char* module : {"multihead_dense", "multihead_dilated", "multihead_longnet"})
         all.push_back(module_line(pass, module, 1, length));
+      for (const char* module : {"multihead_ring_dense", "multihead_ring_dilated"})
+        all.push_back(module_line(pass, module, 1, length, kRanks));
     }
   return all;
 }

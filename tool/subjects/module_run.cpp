@@ -9,7 +9,9 @@
 
 #include "attune/attune.h"
 #include "core/variant/nsa.h"
+#include "machine/cuda/copies.h"
 #include "machine/cuda/events.h"
+#include "machine/cuda/runtime.h"
 #include "core/variant/ring.h"
 #include "modules/settings.h"
 #include "tool/subjects/team.h"
@@ -85,6 +87,8 @@ struct ModuleRun::Parts {
   std::vector<std::unique_ptr<Parts>> ranks{};
   std::vector<attune_communicator*> communicators{};
   bool runs_backward = false;  // what the team does next
+  cuda::Mark begun{}, ended{};  // on a GPU: the timed stream before a call, and the stream of a rank after it
+  cuda::OwnStream stream{};     // of a rank
   std::unique_ptr<Team> team{};
 
   ~Parts() {
@@ -125,6 +129,11 @@ struct ModuleRun::Parts {
       one.len = shards.count(n);
       Parts& rank = *ranks.emplace_back(std::make_unique<Parts>());
       rank.line = name(one), rank.place = place, rank.pass = pass, rank.is_rank = true;
+      if (gpu()) {
+        if (Status s = rank.stream.open(place.gpu); !s.ok()) return s;
+        if (Status s = rank.ended.open(place.gpu); !s.ok()) return s;
+        rank.place.stream = rank.stream.get();
+      }
       if (Status s = rank.make(); !s.ok()) return s;
       needs.tape += rank.needs.tape, needs.forward += rank.needs.forward, needs.backward += rank.needs.backward;
       needs.forward_only += rank.needs.forward_only;
@@ -135,19 +144,22 @@ struct ModuleRun::Parts {
     set.attention = whole.substr(whole.find(' ', dims + 1) + 1);
     return set.len = shards.tokens, Status::good();
   }
-  // Copies rows between the tensors of all tokens and those of the ranks.
-  void deal(Values Parts::*which, bool back) {
-    const Values& all = this->*which;
+  // Copies rows from the tensor of all tokens to those of the ranks, or back.
+  Status deal(Values Parts::*which, bool back) {
     const size_t row = size_t(set.embed) * size_t(size_of(set.dtype));
-    for (int n = 0; n < shards.ranks && all.there; ++n) {
-      const Values& mine = (*ranks[size_t(n)]).*which;
+    for (int n = 0; n < shards.ranks && (this->*which).there; ++n) {
+      Parts& rank = *ranks[size_t(n)];
+      const Values& mine = rank.*which;
+      if (Status s = back ? rank.fetch(mine) : Status::good(); !s.ok()) return s;
       for (int b = 0; b < set.batch; ++b)
         for (int s = 0; s < shards.count(n); ++s) {
-          std::byte* const of_all = all.there + (size_t(b) * size_t(set.len) + size_t(shards.token(n, s))) * row;
-          std::byte* const of_rank = mine.there + (size_t(b) * size_t(shards.count(n)) + size_t(s)) * row;
+          void* const of_all = row_address((this->*which).here, b, shards.token(n, s), 0);
+          void* const of_rank = row_address(mine.here, b, s, 0);
           std::memcpy(back ? of_all : of_rank, back ? of_rank : of_all, row);
         }
+      if (Status s = back ? Status::good() : rank.send(mine); !s.ok()) return s;
     }
+    return Status::good();
   }
   Status open_ranks() {
     communicators.resize(ranks.size());
@@ -156,18 +168,35 @@ struct ModuleRun::Parts {
       if (Status s = ranks[n]->open(); !s.ok()) return s;
       ranks[n]->args.communicator = communicators[n];
     }
-    team = std::make_unique<Team>(ranks.size(), [this](size_t n) { return ranks[n]->call(runs_backward); });
+    team = std::make_unique<Team>(ranks.size(), [this](size_t n) { return call_rank(*ranks[n]); });
+    return gpu() ? begun.open(place.gpu) : Status::good();
+  }
+  // On a GPU each rank has a stream, which continues after `begun`; the timed stream continues after all of them.
+  Status call_rank(Parts& rank) {
+    if (!gpu()) return rank.call(runs_backward);
+    const cuda::DeviceGuard use(place.gpu);
+    if (!use.status.ok()) return use.status;
+    if (Status s = begun.before(rank.place.stream); !s.ok()) return s;
+    if (Status s = rank.call(runs_backward); !s.ok()) return s;
+    return rank.ended.set(rank.place.stream);
+  }
+  Status call_ranks(bool is_backward) {
+    runs_backward = is_backward;
+    if (Status s = gpu() ? begun.set(place.stream) : Status::good(); !s.ok()) return s;
+    if (Status s = team->run(); !s.ok()) return s;
+    for (const auto& rank : ranks)
+      if (Status s = gpu() ? rank->ended.before(place.stream) : Status::good(); !s.ok()) return s;
     return Status::good();
   }
   Status call(bool is_backward) {
-    if (!ranks.empty()) return runs_backward = is_backward, team->run();
+    if (!ranks.empty()) return call_ranks(is_backward);
     const auto run = is_backward ? attune_module_backward : attune_module_forward;
     return said(run(module, &args, place.stream));
   }
   Status open();
   Status poison_results() {
     for (const Values* v : {backward() ? &dx : &out, &d_memory})
-      if (v->there)
+      if (v->there && ranks.empty())
         if (Status s = poison(v->there, bytes(*v)); !s.ok()) return s;
     for (const auto& rank : ranks)
       if (Status s = rank->poison_results(); !s.ok()) return s;
@@ -215,7 +244,10 @@ struct ModuleRun::Parts {
     return Status::good();
   }
   Status send(const Values& v) {
-    if (!ranks.empty()) deal(&Parts::x, false), deal(&Parts::d_out, false);
+    if (!ranks.empty()) {
+      const Status s = deal(&Parts::x, false);
+      return s.ok() ? deal(&Parts::d_out, false) : s;
+    }
     return to_module(v.there, v.here.data, bytes(v));
   }
   Status fetch(const Values& v) const { return from_module(v.here.data, v.there, bytes(v)); }
@@ -290,7 +322,7 @@ Status ModuleRun::Parts::open() {
     v.here.extent = {s.batch, rows, 1, s.embed}, v.here.stride = {int64_t(rows) * s.embed, s.embed, 0};
     std::memset(v.here.data, 0, bytes);
     v.there = static_cast<std::byte*>(v.here.data);
-    if (p.gpu())
+    if (p.gpu() && p.ranks.empty())
       if (Status bad = p.take(bytes, v.there); !bad.ok()) return bad;
     v.given.data = v.there, v.given.ndim = 3, v.given.axes = "bsd";
     v.given.shape = p.shapes.emplace_back(std::array<int64_t, 3>{s.batch, rows, s.embed}).data();
@@ -387,7 +419,7 @@ Status ModuleRun::once() {
   if (p.backward())
     if (Status s = p.call(false); !s.ok()) return s;
   if (!run()) return status_;
-  if (!p.ranks.empty()) p.deal(p.backward() ? &Parts::dx : &Parts::out, true);
+  if (!p.ranks.empty()) return p.deal(p.backward() ? &Parts::dx : &Parts::out, true);
   for (const Values* v : {p.backward() ? &p.dx : &p.out, &p.d_memory})
     if (v->there)
       if (Status s = p.fetch(*v); !s.ok()) return s;

@@ -97,6 +97,28 @@ TEST(ModuleRun, every_kind_is_compared_and_timed) {
     }
 }
 
+// Ranks are threads; tokens and gradients are those of the whole module in f32.
+TEST(ModuleRun, modules_over_ranks_are_compared_and_timed) {
+  for (const char* pass : {"forward ", "backward "})
+    for (const char* line :
+         {"multihead f16 b2 s20 e32 h4 | causal : ring layout=zigzag ranks=2 tokens=40",
+          "multihead bf16 b1 s32 e32 h4/2 rope=half | causal : ring inner=dilated rates=1,2 segments=8,16 layout=ring "
+          "ranks=2 tokens=64",
+          "multihead f16 b1 s64 e32 h4 norm=1 | causal : ring layout=ulysses ranks=2 tokens=128 | 16x16 random "
+          "density=0.5 seed=0",
+          "llama f16 b1 s14 e32 h4 | causal : ring layout=zigzag ranks=3 tokens=41"}) {
+      const std::string text = join(pass, line);
+      const Record r = measured(text);
+      EXPECT_EQ(r.status, RecordStatus::ok) << text << ": " << r.message;
+      EXPECT_EQ(r.parity.verdict, CheckVerdict::pass) << text;
+      EXPECT_GT(r.parity.error, 0) << text;
+      EXPECT_NE(r.why.find(" ranks are threads of this process"), std::string::npos) << r.why;
+    }
+  // All ranks together do what the whole module does.
+  EXPECT_EQ(module_cost(row_of("forward multihead f16 b2 s20 e32 h4 | causal : ring layout=zigzag ranks=2 tokens=40"))
+                .flops, module_cost(row_of("forward multihead f16 b2 s40 e32 h4 | causal")).flops);
+}
+
 // Of native sparse attention the first n blocks of s tokens are compared: later queries select by scores.
 TEST(ModuleRun, what_cannot_be_compared_in_f32_is_unchecked_or_left_out) {
   const auto exact = [](const char* line) {
@@ -156,7 +178,9 @@ TEST(ModuleRun, on_a_gpu_both_passes_are_compared_and_timed) {
       for (const char* line : {"multihead f16 b2 s256 e512 h8 norm=1 | causal : dilated mode=headgroup norm=divide "
                                "rates=1,2 segments=64,128",
                                "multihead bf16 b1 s200 e256 h4/2 | full", "multihead f16 b1 s200 e512 h8 | causal",
-                               "multihead f16 b2 s200 e512 h8 | causal | 64x64 random density=0.5 seed=1"}) {
+                               "multihead f16 b2 s200 e512 h8 | causal | 64x64 random density=0.5 seed=1",
+                               "llama bf16 b1 s200 e256 h4/2 | causal",
+                               "multihead f16 b2 s100 e512 h8 | causal : ring layout=zigzag ranks=2 tokens=200"}) {
         const std::string text = join(pass, line);
         const Record r = measured(text, gpu, &timer, mode);
         EXPECT_EQ(r.status, RecordStatus::ok) << text << ": " << r.message;
@@ -226,6 +250,10 @@ TEST(ModuleRun, the_dilated_suite_has_those_of_the_factory) {
     return name(r).starts_with("backward multihead f16 b") && name(r).find(" s4096 e512 h8 ") != std::string::npos;
   });
   EXPECT_EQ(modules, 4 * 3) << "four of each batch";
+  const auto over_ranks = std::count_if(rows.begin(), rows.end(), [](const BenchRow& r) {
+    return name(r).starts_with("backward multihead f16 b") && name(r).find(" s1024 e512 h8 ") != std::string::npos;
+  });
+  EXPECT_EQ(over_ranks, 3 * 3) << "three of each batch";
 }
 
 }  // namespace
