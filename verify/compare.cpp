@@ -263,7 +263,7 @@ Outcome Trial::compare(const Outputs& got) const {
     o.verdict = Verdict::fail, more |= !rounding;
     if (o.why.empty()) o.why = std::move(why);
   };
-  for (const Role r : golden_outputs_.roles) {
+  for (const Role r : got.roles) {
     const Owned &golden = golden_outputs_.of(r), &mine = got.of(r);
     if (!mine.surroundings_intact()) fail(join("writes outside ", name(r)));
     if (std::string why = misplaced(r, wanted_.at(r), mine); !why.empty()) fail(std::move(why));

@@ -44,7 +44,7 @@ class Trial {
   // Plans, runs and judges. A refusal by the backend is a failure, except one by `fits`, so plan first. Holds `alone`
   // while the backend runs, but not while its outputs are judged.
   Outcome run(const Backend&, const Device&, std::mutex* alone = nullptr);
-  // Judges outputs that were filled elsewhere.
+  // Judges outputs that were filled elsewhere, those of `roles`: a peer writes no lse.
   Outcome judge(const Outputs&);
   // Whether a run of this case is compared with anything: a backend that writes only what rows without keys have (0, or
   // the previous contents with accumulate) would fail. For a case that is meant to be empty: whether it has such rows.

@@ -61,7 +61,19 @@ const Owned* owner(const std::list<Owned>& all, const Tensor& t) {
 }  // namespace
 
 Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::string& unfit) {
-  const int index = plan.device.index;
+  const auto run = [&](const Args& args, Workspace workspace, void* stream) {
+    if (plan.backend->fits)
+      if (Status s = plan.backend->fits(plan, args); !s.ok()) return unfit = s.message, s;
+    return plan.backend->run(plan, args, workspace, stream);
+  };
+  const Status s = run_on_gpu({.who = std::string(plan.backend->name), .problem = &plan.problem,
+                               .index = plan.device.index, .workspace_bytes = plan.workspace_bytes, .run = run},
+                              world, got);
+  return unfit.empty() ? s : Status::good();
+}
+
+Status run_on_gpu(const GpuCall& call, const World& world, Outputs& got) {
+  const int index = call.index;
   std::list<Placed> all;
   size_t total = kGuard;
   const auto take = [&](size_t bytes) {
@@ -81,7 +93,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
     p.at = take(p.sent().memory.size());
   }
   total += kGuard;
-  const size_t workspace = take(plan.workspace_bytes);
+  const size_t workspace = take(call.workspace_bytes);
   std::vector<unsigned char> arena(total + kGuard, kPoison);
   for (const Placed& p : all) std::copy(p.sent().memory.begin(), p.sent().memory.end(), arena.begin() + int64_t(p.at));
 
@@ -106,13 +118,11 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
     t.device = DeviceKind::cuda, t.device_index = index;
     args[p.role] = t;
   }
-  const cuda::Range range(&plan.problem);
-  if (plan.backend->fits)
-    if (Status s = plan.backend->fits(plan, args); !s.ok()) return unfit = s.message, Status::good();
-  if (Status s = plan.backend->run(plan, args, {gpu.data() + workspace}, stream.get()); !s.ok()) return s;
+  const cuda::Range range(call.problem);
+  if (Status s = call.run(args, {gpu.data() + workspace}, stream.get()); !s.ok()) return s;
   const std::vector<unsigned char> before = arena;
   if (Status s = cuda::copy_from(arena.data(), gpu.data(), arena.size(), stream.get()); !s.ok())
-    return Status::failure(s.code, plan.backend->name, ": ", s.message, ", in: ", name(plan.problem));
+    return Status::failure(s.code, call.who, ": ", s.message, ", in: ", name(*call.problem));
 
   // Checks that everything but the outputs and the workspace is unchanged.
   size_t next = 0;
@@ -127,7 +137,7 @@ Status run_on_gpu(const Plan& plan, const World& world, Outputs& got, std::strin
     next = end;
   }
   if (!same_until(workspace)) return Status::no("writes outside its workspace");
-  next = workspace + plan.workspace_bytes;
+  next = workspace + call.workspace_bytes;
   if (!same_until(arena.size())) return Status::no("writes outside its workspace");
 
   for (Placed& p : all) {

@@ -59,7 +59,7 @@ constexpr Implementation kImplementations[] = {
 constexpr Word kMultihead = "multihead_";
 constexpr Word kPaper = "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";  // arXiv 2502.11089
 constexpr int kMostRanks = 1 << 16;
-constexpr int kDenseUpTo = 32768;  // tokens: auto selects plain attention up to here
+constexpr int kLong = 32768;  // tokens: above, the reason of auto also names what a cheaper function computes
 
 Status no(const auto&... why) { return Status::no("make: ", why...); }
 double tera(double flops) { return std::round(flops / 1e9) / 1e3; }
@@ -166,11 +166,6 @@ struct Maker {
     why = s.ok() ? join(plan.backend->name, ", ", plan.why) : s.message;
     return s;
   }
-  bool has_backend(const Implementation& i) const {
-    Problem p;
-    std::string why;
-    return problem(i, p).ok() && planned(p, why).ok();
-  }
 };
 
 // Lists options that have no effect, and computations that were not requested; "" if there are none.
@@ -198,7 +193,8 @@ const Implementation* find(Word name) {
   return it == std::end(kImplementations) ? nullptr : it;
 }
 
-// Selects a name from the options, with the reason.
+// Selects a name from the options, with the reason. The length never changes what is computed: without lists, parameters
+// of native sparse attention or segments it is plain attention.
 Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
   const bool lists = !o.pattern.empty() || (o.density > 0 && o.density < 1);
   const bool ranks = o.ranks > 1;
@@ -214,19 +210,13 @@ Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
                ranks ? join(", over ", o.ranks, " ranks") : "");
     return ranks ? "ring_dilated" : "improved_dilated";
   }
-  if (o.len <= kDenseUpTo) {
-    why = join(o.len, " tokens are at most ", kDenseUpTo, ", where plain attention is exact and affordable",
-               ranks ? join("; it is spread over ", o.ranks, " ranks") : "");
-    return ranks ? "ring_dense" : "dense";
-  }
+  why = join("no lists, segments or parameters of native sparse attention are given, so attention is exact",
+             ranks ? join(", over ", o.ranks, " ranks") : "");
   Problem dense, dilated;
-  why = join(o.len, " tokens are over ", kDenseUpTo);
-  if (m.problem(*find("dense"), dense).ok() && m.problem(*find("longnet"), dilated).ok())
-    why += join(", where plain attention computes ", tera(cost(dense).flops), " Tflop and dilated segments of ",
-                m.segments, " with rates ", m.rates, " ", tera(cost(dilated).flops));
-  if (ranks) return why += join("; over ", o.ranks, " ranks"), "ring_dilated";
-  if (m.has_backend(*find("longnet")) || !m.has_backend(*find("dense"))) return "longnet";
-  return why += join(", but ", m.device.name, " has no backend for those"), "dense";
+  if (o.len > kLong && m.problem(*find("dense"), dense).ok() && m.problem(*find("longnet"), dilated).ok())
+    why += join("; it computes ", tera(cost(dense).flops), " Tflop, and longnet, another function, ",
+                tera(cost(dilated).flops));
+  return ranks ? "ring_dense" : "dense";
 }
 
 Status module_line(const Implementation& i, const Maker& m, const MakeOptions& o, std::string& out) {

@@ -69,10 +69,11 @@ TEST(Factory, names_say_what_is_computed) {
 
 TEST(Factory, automatic_choices_follow_from_what_is_given) {
   const std::pair<MakeOptions, const char*> cases[] = {
-      {{.len = 4096}, "dense: 4096 tokens are at most 32768, where plain attention is exact and affordable"},
+      {{.len = 4096},
+       "dense: no lists, segments or parameters of native sparse attention are given, so attention is exact"},
       {{.len = 4096, .ranks = 2},
-       "ring_dense: 4096 tokens are at most 32768, where plain attention is exact and affordable; it is spread over 2 "
-       "ranks"},
+       "ring_dense: no lists, segments or parameters of native sparse attention are given, so attention is exact, over "
+       "2 ranks"},
       {{.len = 4096, .density = 0.1}, "block_sparse: a density of 0.1 is given"},
       {{.len = 4096, .ranks = 2, .pattern = "local_window window=512"},
        "block_sparse_ring: the pattern 'local_window window=512' is given, over 2 ranks"},
@@ -82,10 +83,24 @@ TEST(Factory, automatic_choices_follow_from_what_is_given) {
        "nsa: parameters of native sparse attention are given"},
   };
   for (const auto& [o, why] : cases) EXPECT_TRUE(chosen("auto", o).why.starts_with(std::string(why) + "\n")) << why;
-  const MakeChoice c = chosen("auto", {.len = 131072, .heads = 8});
-  EXPECT_EQ(c.name, "longnet");
-  EXPECT_TRUE(c.why.starts_with("longnet: 131072 tokens are over 32768, where plain attention computes ")) << c.why;
   EXPECT_EQ(chosen("multihead_auto", {.len = 128}).name, "multihead_dense");
+}
+
+// The length, the mask, the pass and the ranks decide how, never what.
+TEST(Factory, auto_never_changes_what_is_computed) {
+  for (const int len : {1, 128, 32768, 32769, 131072, 1 << 24})
+    for (const bool causal : {false, true})
+      for (const bool backward : {false, true}) {
+        const std::string sizes = join(backward ? "backward" : "forward", " f32 b1 h8 q");
+        const MakeChoice one = chosen("auto", {.len = len, .heads = 8, .causal = causal, .backward = backward});
+        EXPECT_EQ(one.line, join(sizes, len, " k", len, causal ? " d64 causal" : " d64 full"));
+        if (len == 1) continue;
+        const MakeOptions two{.len = len, .heads = 8, .causal = causal, .backward = backward, .ranks = 2};
+        EXPECT_EQ(chosen("auto", two).line, chosen("ring_dense", two).line);
+        EXPECT_EQ(chosen("multihead_auto", {.len = len, .causal = causal}).name, "multihead_dense");
+      }
+  const MakeChoice c = chosen("auto", {.len = 131072, .heads = 8});
+  EXPECT_NE(c.why.find("; it computes 35.184 Tflop, and longnet, another function, "), std::string::npos) << c.why;
 }
 
 TEST(Factory, what_is_given_and_not_used_is_said) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <sstream>
+#include <tuple>
 
 #include "core/variant/pattern.h"
 #include "machine/host.h"
@@ -81,7 +82,7 @@ std::vector<std::string> masks_of(std::string_view text) {
   bool half = false;  // the last mask is a window whose right side follows
   for (const std::string& part : split(text, ',')) {
     if (half) masks.back() += "," + part, half = false;
-    else masks.push_back(part), half = part.starts_with("window");
+    else masks.push_back(part), half = part.starts_with("window") && part != "window";
   }
   return masks;
 }
@@ -141,11 +142,46 @@ Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
   return Status::good();
 }
 
+namespace {
+
+// What --mask says of rows: a kind, "window" for any window; "compressed" for keys with steps; "blocks" for lists; or a
+// whole mask as in a line.
+constexpr std::string_view kMaskWords[] = {"full", "causal", "window", "compressed", "blocks"};
+
+Status is_mask_word(const std::string& word) {
+  for (const std::string_view known : kMaskWords)
+    if (word == known) return Status::good();
+  Problem p;
+  if (parse(join("forward f32 b1 h1 q1 k1 d8 ", word), p).ok()) return Status::good();
+  return Status::no("--mask: '", word, "' is not one of full, causal, window, compressed, blocks, or a mask such as "
+                    "window127,0");
+}
+
+bool has_mask(const Problem& p, const std::string& word) {
+  const bool compressed = p.mask.k_step != 1 || p.mask.k_phase != 0, blocks = p.mask.blocks.q != 0;
+  if (word == "compressed") return compressed;
+  if (word == "blocks") return blocks;
+  if (word == "window") return p.mask.kind == MaskKind::window && !compressed;
+  Problem asked;  // was accepted
+  (void)parse(join("forward f32 b1 h1 q1 k1 d8 ", word), asked);
+  const auto facts = [](const Mask& m) {
+    return std::tuple(m.kind, m.align, m.left, m.right, m.k_step, m.k_phase);
+  };
+  return facts(p.mask) == facts(asked.mask);
+}
+
+}  // namespace
+
 Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vector<BenchRow>& rows) {
   std::vector<Pass> passes;
   std::vector<int32_t> lengths;
+  std::vector<std::string> masks;
   for (const std::string& axis : given) {
-    if (axis == "--len") {
+    if (axis == "--mask") {
+      masks = masks_of(a.mask);
+      for (const std::string& word : masks)
+        if (Status s = is_mask_word(word); !s.ok()) return s;
+    } else if (axis == "--len") {
       if (Status s = numbers_of("len", a.len, lengths); !s.ok()) return s;
     } else if (axis == "--pass") {
       for (const std::string& word : split(a.pass, ',')) {
@@ -154,18 +190,19 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
         passes.push_back(word == "forward" ? Pass::forward : Pass::backward);
       }
     } else {
-      return Status::no(axis, ": given with a suite, a file or problem lines; only --pass and --len can select among "
-                              "their rows");
+      return Status::no(axis, ": given with a suite, a file or problem lines; only --pass, --len and --mask can "
+                              "select among their rows");
     }
   }
   const auto has = [](const auto& all, auto one) {
     return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
   };
   std::erase_if(rows, [&](const BenchRow& row) {
-    if (!row.not_built.empty()) return !given.empty();
-    return !has(passes, row.problem.pass) || !has(lengths, whole_problem(row.problem).len_k);
+    const auto masked = [&](const std::string& word) { return has_mask(row.problem, word); };
+    return !has(passes, row.problem.pass) || !has(lengths, whole_problem(row.problem).len_k) ||
+           (!masks.empty() && std::none_of(masks.begin(), masks.end(), masked));
   });
-  return rows.empty() ? Status::no("--pass and --len: no row matches") : Status::good();
+  return rows.empty() ? Status::no("--pass, --len and --mask: no row matches") : Status::good();
 }
 
 std::string name(const BenchRow& row) {

@@ -14,7 +14,6 @@ struct BenchRow {
   Problem problem{};
   std::string pattern{};    // "random density=0.1 seed=7"; "" for none
   std::string label{};      // name of a row that is not a problem; for a module, its pass and line
-  std::string not_built{};  // why the tool cannot measure this row of a suite yet; "" if it can
   std::string module{};     // module line; `problem` is then the attention inside
   double most_call_s = 0;   // skip the row if one call is estimated to take longer; 0: no limit
 };
@@ -39,8 +38,8 @@ std::vector<std::string> masks_of(std::string_view text);
 // The length changes fastest, so the rows of a sweep over lengths are adjacent.
 Status problems_of(const Axes&, std::vector<BenchRow>& out);
 
-// Filters rows that were not made from axes. `given` lists the axes on the command line: "--pass" and "--len" select
-// rows. Any other axis is an error, and so is a selection that leaves no row.
+// Filters rows that were not made from axes. `given` lists the axes on the command line: "--pass", "--len" and "--mask"
+// select rows. Any other axis is an error, and so is a selection that leaves no row.
 Status keep_rows(const Axes&, const std::vector<std::string>& given, std::vector<BenchRow>& rows);
 
 // Reads problem lines from a file. Empty lines and lines that begin with # are skipped; errors name file and line.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/work.h"
+#include "tool/subjects/module_run.h"
 #include "tool/subjects/ring_run.h"
 
 namespace attune {
@@ -28,6 +29,11 @@ double pairs_seconds(const Problem& p, double call) {
 }
 
 }  // namespace
+
+double call_seconds(const BenchRow& row, const Bench& bench) {
+  const double one = call_seconds(row.problem, bench), flops = flops_of(whole_problem(row.problem));
+  return row.module.empty() || flops <= 0 ? one : one * module_cost(row).flops / flops;
+}
 
 double call_seconds(const Problem& p, const Bench& bench) {
   // The rate of a modest kernel; half the ceiling once ceilings are measured.
@@ -54,7 +60,7 @@ double estimated_seconds(const Problem& p, const Bench& bench, size_t peers) {
 }
 
 bool is_too_slow(const BenchRow& row, const Bench& bench) {
-  return row.most_call_s > 0 && row.not_built.empty() && call_seconds(row.problem, bench) > row.most_call_s;
+  return row.most_call_s > 0 && call_seconds(row, bench) > row.most_call_s;
 }
 
 double available_memory() {

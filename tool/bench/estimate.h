@@ -9,6 +9,7 @@
 namespace attune {
 
 double call_seconds(const Problem&, const Bench&);                     // one call of a modest kernel
+double call_seconds(const BenchRow&, const Bench&);                    // of a module too
 double estimated_seconds(const Problem&, const Bench&, size_t peers);  // a row with this many peers
 
 // True if one call is estimated to take longer than the suite allows; the row is then skipped.

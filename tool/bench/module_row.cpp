@@ -32,6 +32,12 @@ Status judge(ModuleRun& run, ModuleRun& in_f32, int rows, Checked& out) {
   return out.verdict == CheckVerdict::pass ? Status::good() : Status::no("wrong result: ", out.message);
 }
 
+// Why a module is not compared with itself in f32; empty: it is.
+std::string unchecked_by(const BenchRow& row, const ModuleRun& run) {
+  if (row.problem.dtype.q == DType::f32) return "a module in f32 is not compared with a wider one";
+  return run.exact_rows() ? "" : "in f32 it selects other blocks";
+}
+
 void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   const auto end = [&](RecordStatus status, std::string message) {
     std::replace(message.begin(), message.end(), '\n', ' ');
@@ -47,6 +53,8 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   if (gpu) place.gpu = bench.device.index, place.stream = bench.timer->stream();
   if (const Status s = run.make(row, place); !s.ok())
     return end(status_of(s, RecordStatus::unsupported), s.message);
+  const std::string unchecked = unchecked_by(row, run);
+  const bool check = bench.check && unchecked.empty();
   const double needed = 3 * (gpu ? run.tensor_bytes() : run.bytes()), there = available_memory();  // f32 takes 2 of 3
   const auto no_room = [&] {
     end(RecordStatus::oom, join("not enough memory: ", std::ceil(needed / 1e6), " MB of tensors, ",
@@ -60,21 +68,24 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
     if (s.ok()) s = run.once();
     if (!s.ok()) return end(status_of(s), join("attune: ", s.message));
     if (const double bytes = taken.bytes(); bytes >= 0) r.taken_bytes = std::max(0., bytes - run.tensor_bytes());
-    if (bench.check) s = in_f32.make_f32(run);
-    if (bench.check && s.ok()) s = in_f32.open();
-    if (bench.check && s.ok()) s = in_f32.take_inputs(run);
+    if (check) s = in_f32.make_f32(run);
+    if (check && s.ok()) s = in_f32.open();
+    if (check && s.ok()) s = run.keep_exact_rows();
+    if (check && s.ok()) s = in_f32.take_inputs(run);
     if (!s.ok()) return end(status_of(s), join("in f32: ", s.message));
   } catch (const std::bad_alloc&) {
     return no_room();
   }
-  r.why = join(run.why(), "; the module as a whole, compared with the same in f32");
+  r.why = join(run.why(), "; the module as a whole", check ? ", compared with the same in f32" : "");
   std::replace(r.why.begin(), r.why.end(), '\n', ' ');
   r.workspace_bytes = run.workspace_bytes();
   if (const CpuKernels* k = gpu ? nullptr : best_kernels(row.problem.dtype.kv, bench.device.features))
     r.kernels = {k->isa};
-  const int rows = row.problem.batch * row.problem.len_q;
-  r.parity = {.verdict = CheckVerdict::unchecked, .message = "not asked for"};
-  if (const Status s = bench.check ? judge(run, in_f32, rows, r.parity) : Status::good(); !s.ok())
+  const int rows = row.problem.batch * run.exact_rows();
+  r.parity = {.verdict = CheckVerdict::unchecked, .message = bench.check ? unchecked : "not asked for"};
+  if (const Status s = check ? judge(run, in_f32, rows, r.parity) : Status::good(); !s.ok())
+    return end(status_of(s), join("attune: ", s.message));
+  if (const Status s = run.fill(bench.distribution, bench.seed, r.input_rms); !s.ok())  // all rows again
     return end(status_of(s), join("attune: ", s.message));
   const Subject subject{.name = r.subject,
                         .context = &run,
@@ -91,9 +102,10 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   note_readings(r, subject, bench);
   note_timing(r, timings[0], module_cost(row), row.problem.dtype.kv, bench);
   sustain(r, subject, bench);
-  if (r.status != RecordStatus::ok || !bench.check || bench.distribution == Distribution::zeros) return;
+  if (r.status != RecordStatus::ok || !check || bench.distribution == Distribution::zeros) return;
   Checked again;
-  Status s = run.negate_input();
+  Status s = run.keep_exact_rows();
+  if (s.ok()) s = run.negate_input();
   if (s.ok()) s = in_f32.negate_input();
   if (s.ok()) s = judge(run, in_f32, rows, again);
   if (!s.ok()) {

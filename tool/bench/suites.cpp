@@ -49,6 +49,12 @@ Lines nsa() {
         for (const std::string_view only : {"cmp", "sel", "win"})
           all.push_back(join(sizes, " causal : nsa d=16 gate=none l=32 n=16 only=", only, " phi=mean s=64 w=512"));
       }
+    // The same inside a module.
+    for (const std::string_view pass : kPasses)
+      for (const int length : {4096, 16384})
+        for (const std::string_view variant : {"", " : nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512"})
+          all.push_back(join(pass, " multihead bf16 b1 s", length, " e2048 ", heads, paper ? " dim=192 dim_v=128" : " dim=128",
+                             " | causal", variant));
     // Decode: one query over its caches. One cache holds the compressed tokens, so a step does not recompute them.
     for (int length = 1024; length <= 65536; length *= 2) {
       const std::string sizes = join("forward bf16 b1 ", heads, " q1 k", length, " ", dims, " causal");
@@ -73,11 +79,19 @@ std::string dilated_line(std::string_view pass, std::string_view dtype, int batc
   return join(pass, " ", dtype, " b", batch, " h", heads, " q", length, " k", length, " d64 causal", variant);
 }
 
+// Four ranks: the zigzag layout balances plain causal attention, the ring layout is that of dilated attention.
+constexpr int kRanks = 4;
+std::string ring_line(std::string_view pass, int batch, int length, std::string_view ring) {
+  return join(dilated_line(pass, "f16", batch, 8, length / kRanks, " : ring "), ring, " ranks=", kRanks, " tokens=",
+              length);
+}
+
 // The module line that the factory returns. If it refuses, returns its error, which suite_rows() then reports because
 // it is not a line.
-std::string module_line(std::string_view pass, const char* module, int batch, int length) {
+std::string module_line(std::string_view pass, const char* module, int batch, int length, int ranks = 1) {
   attune_make_options options{};
   options.size = sizeof options, options.dtype = ATTUNE_F16, options.batch = batch, options.len = length;
+  options.ranks = ranks;
   options.heads = 8, options.dim = 64, options.causal = 1;
   options.segments = "1024,2048,4096", options.rates = "1,2,4";
   attune_choice* made = nullptr;
@@ -100,17 +114,13 @@ Lines dilated() {
         add(" : dilated mode=headgroup norm=divide rates=1,2,4 segments=1024,2048,4096");
         for (const std::string_view density : {"0.1", "0.25", "0.5"})
           add(join(" blocks64x64x1 | random density=", density, " seed=1"));
-        // Four ranks: the zigzag layout that balances plain causal attention, and the ring layout of dilated attention.
-        constexpr int kRanks = 4;
-        const auto add_ring = [&](std::string_view ring) {
-          all.push_back(join(dilated_line(pass, "f16", batch, 8, length / kRanks, " : ring "), ring, " ranks=", kRanks,
-                             " tokens=", length));
-        };
-        add_ring("layout=zigzag");
-        add_ring("inner=dilated rates=1,2,4 segments=1024,2048,4096 layout=ring");
+        all.push_back(ring_line(pass, batch, length, "layout=zigzag"));
+        all.push_back(ring_line(pass, batch, length, "inner=dilated rates=1,2,4 segments=1024,2048,4096 layout=ring"));
         for (const char* module :
              {"multihead_dense", "multihead_dilated", "multihead_longnet", "multihead_block_sparse"})
           all.push_back(module_line(pass, module, batch, length));
+        for (const char* module : {"multihead_ring_dense", "multihead_ring_dilated", "multihead_block_sparse_ring"})
+          all.push_back(module_line(pass, module, batch, length, kRanks));
       }
   return all;
 }
@@ -123,8 +133,19 @@ Lines long_rows() {
       all.push_back(dilated_line(pass, "bf16", 1, 12, length, ""));
       all.push_back(dilated_line(pass, "bf16", 1, 12, length,
                                  " : dilated rates=1,2,4,6,12 segments=2048,4096,8192,16384,32768"));
-      all.push_back(dilated_line(pass, "f16", 1, 8, length, " : dilated rates=1,2,4 segments=1024,2048,4096"));
       all.push_back(dilated_line(pass, "bf16", 1, 12, length, " blocks128x128x1 | streaming sink=128 local=2048"));
+      // The smaller configuration: every head over all segments, groups of heads, four ranks, and modules.
+      for (const std::string_view variant :
+           {"", " : dilated rates=1,2,4 segments=1024,2048,4096",
+            " : dilated mode=headgroup norm=divide rates=1,2,4 segments=1024,2048,4096"})
+        all.push_back(dilated_line(pass, "f16", 1, 8, length, variant));
+      for (const std::string_view ring :
+           {"layout=zigzag", "inner=dilated rates=1,2,4 segments=1024,2048,4096 layout=ring"})
+        all.push_back(ring_line(pass, 1, length, ring));
+      for (const char* module : {"multihead_dense", "multihead_dilated", "multihead_longnet"})
+        all.push_back(module_line(pass, module, 1, length));
+      for (const char* module : {"multihead_ring_dense", "multihead_ring_dilated"})
+        all.push_back(module_line(pass, module, 1, length, kRanks));
     }
   return all;
 }
@@ -180,12 +201,6 @@ Status suite_rows(std::string_view name, std::vector<BenchRow>& out) {
   if (const BenchSuite* s = find_suite(name)) {
     for (const std::string& line : s->lines()) {
       BenchRow row;
-      if (line.starts_with("- ")) {
-        const size_t colon = line.find(": ");
-        row.not_built = line.substr(colon + 2), row.label = line.substr(2, colon - 2);
-        out.push_back(std::move(row));
-        continue;
-      }
       if (Status bad = parse_row(line, row); !bad.ok()) return bad.after("'", line, "': ");
       row.most_call_s = kMostCallSeconds;
       out.push_back(std::move(row));

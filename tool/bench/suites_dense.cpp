@@ -37,6 +37,13 @@ Lines fa2_vs_sdpa() {
     for (int len = 512; len <= most; len *= 2) all.push_back(square("forward", "f16", batch, 8, len, 64, "causal"));
   for (const int dim : {64, 96, 128, 192, 256})
     for (int len = 16; len <= 2048; len *= 2) all.push_back(square("forward", "f16", 1, 8, len, dim, "causal"));
+  // The masks of native sparse attention: windows of 8192 tokens, and its compressed keys, one of 32 tokens every 16.
+  for (const std::string_view pass : kPasses) {
+    for (int window = 128; window <= 4096; window *= 2)
+      all.push_back(square(pass, "f16", 1, 8, 8192, 64, join("window", window - 1, ",0")));
+    for (int len = 1024; len <= 16384; len *= 2)
+      all.push_back(line(pass, "f16", 1, "8", len, (len - 32) / 16 + 1, 64, "causal@absolute/16+31"));
+  }
   return all;
 }
 
@@ -98,13 +105,12 @@ Lines versions() {
   return all;
 }
 
+// One of the 32 layers of Llama-2-7B.
 Lines models() {
   Lines all;
-  for (const std::string_view what : {"inference", "training"})
-    for (const std::string_view how : {"standard", "fused"})
-      for (int len = 2048; len <= 32768; len *= 2)
-        all.push_back(join("- Llama-2-7B ", what, " ", how, " context ", len,
-                           ": whole models cannot be run yet, only their attention: suites train and generate"));
+  for (const std::string_view pass : kPasses)
+    for (int len = 2048; len <= 32768; len *= 2)
+      all.push_back(join(pass, " llama bf16 b1 s", len, " e4096 h32 ffn=11008 | causal"));
   return all;
 }
 

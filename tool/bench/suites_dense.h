@@ -6,7 +6,7 @@
 
 namespace attune {
 
-// A problem line, optionally with a pattern after a bar; or "- label: reason" for a row that is not built yet.
+// A problem line, optionally with a pattern after a bar, or a pass and a module line.
 using Lines = std::vector<std::string>;
 
 Lines sdpa_small();

@@ -44,7 +44,7 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
 }
 
 double seconds_of(const BenchRow& row, const Bench& b) {
-  if (!row.not_built.empty() || is_too_slow(row, b)) return 0;
+  if (is_too_slow(row, b)) return 0;
   return estimated_seconds(row.problem, b, b.peers.size());
 }
 
@@ -55,15 +55,9 @@ Record left_out(const BenchRow& row, const Bench& b, LeftOut as, std::string why
   return r;
 }
 
-std::vector<Record> not_built(const BenchRow& row, const Bench& b) {
-  Record r = left_out(row, b, LeftOut::not_built, row.not_built);
-  r.tensor_bytes = r.scores_bytes = r.cache_bytes = 0;
-  return {std::move(r)};
-}
-
 std::vector<Record> too_slow(const BenchRow& row, const Bench& b) {
   return {left_out(row, b, LeftOut::not_tried,
-                   join("one call is estimated at ", seconds_text(call_seconds(row.problem, b)), ", suites allow ",
+                   join("one call is estimated at ", seconds_text(call_seconds(row, b)), ", suites allow ",
                         seconds_text(row.most_call_s), "; give it as a problem line to measure it"))};
 }
 
@@ -121,10 +115,9 @@ Status Sweep::run(std::vector<Record>& out) {
         if (b.timing.stop && *b.timing.stop) continue;  // kept rows still appear in the table
         if (progress) progress->begin(name(row), seconds_of(row, b), seconds_now());
         b.pattern = row.pattern;
-        made = is_too_slow(row, b)    ? too_slow(row, b)
-               : row.label.empty()    ? measure_row(row.problem, b)
-               : row.module.empty()   ? not_built(row, b)
-                                      : measure_module(row, b);
+        made = is_too_slow(row, b)  ? too_slow(row, b)
+               : row.module.empty() ? measure_row(row.problem, b)
+                                    : measure_module(row, b);
         chain.add(made);
         for (RecordFile* const to : {file, session})
           if (Status s = to ? to->write(made) : Status::good(); !s.ok()) return s;

@@ -24,6 +24,7 @@
 #include "tool/bench/estimate.h"
 #include "tool/record/busy.h"
 #include "tool/record/plot.h"
+#include "tool/record/ranking.h"
 #include "tool/record/provenance.h"
 #include "tool/bench/suites.h"
 #include "tool/bench/sweep.h"
@@ -41,7 +42,7 @@ struct Asked {
   std::string file{};
   Axes axes{};
   std::vector<std::string> backends{}, peers{}, modes{};
-  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
+  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{}, base{};
   std::string sign{};  // a key
   std::string lengths{}, suite{};
   std::vector<std::string> axes_given{};  // names on the command line: "--pass"
@@ -206,7 +207,7 @@ Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>
 void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, size_t peers,
                   Context& context) {
   double seconds = 0, most = 0;
-  size_t not_built = 0, too_large = 0, too_slow = 0;
+  size_t too_large = 0, too_slow = 0;
   const double there = available_memory();
   const Device& device = benches[0].device;
   size_t of_gpu = 0;
@@ -216,10 +217,9 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   const std::optional<double> gpu =
       device.kind == DeviceKind::cuda ? std::optional(of_gpu ? double(of_gpu) : INFINITY) : std::nullopt;
   const auto too_large_for = [&](const BenchRow& r) {
-    return r.not_built.empty() && !fits(estimated_bytes(r.problem), there, gpu);
+    return !fits(estimated_bytes(r.problem), there, gpu);
   };
   for (const BenchRow& r : all) {
-    if (!r.not_built.empty()) { ++not_built; continue; }
     const double bytes = estimated_bytes(r.problem);
     if (too_large_for(r)) { ++too_large; continue; }
     most = std::max(most, bytes);
@@ -230,13 +230,13 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   }
   const size_t rows = all.size() * benches.size();
   if (context.json) {
-    fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f},\"not_built\":{},"
-               "\"too_large\":{},\"too_slow\":{}}}\n", rows, seconds / 60, most, not_built * benches.size(),
-               too_large * benches.size(), too_slow);
+    fmt::print("{{\"rows\":{},\"estimated_minutes\":{:.2f},\"largest_row_bytes\":{:.0f},"
+               "\"too_large\":{},\"too_slow\":{}}}\n", rows, seconds / 60, most, too_large * benches.size(),
+               too_slow);
     return;
   }
   for (const BenchRow& r : all)
-    fmt::print("{}{}{}{}\n", name(r), r.not_built.empty() ? "" : ": not built: ", r.not_built,
+    fmt::print("{}{}\n", name(r),
                too_large_for(r) ? ": does not fit into memory" : is_too_slow(r, benches[0]) ? ": takes too long" : "");
   fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available{})\n", rows, seconds / 60,
              bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
@@ -246,8 +246,6 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   if (too_slow)
     fmt::print("{} would take more than {} per call, the limit of a suite, and will be reported as such\n",
                counted(too_slow), seconds_text(kMostCallSeconds));
-  if (not_built)
-    fmt::print("{} cannot be measured yet and will be reported as such\n", counted(not_built * benches.size()));
 }
 
 // The A/A spread of this run, and that of resumed rows if it is larger: it decides their verdicts.
@@ -448,9 +446,10 @@ void run(Asked& asked, Context& context) {
   if (const Status s = asked.sign.empty() ? Status::good() : sign_file(asked.out, asked.sign); !s.ok())
     no(kMachine, s.after("--sign: "));
   if (!context.json) {
-    fmt::print("{}", table(records, colour_wanted(context.terminal)));
+    fmt::print("{}", table(records, colour_wanted(context.terminal), asked.base));
     for (const Bench& b : sweep.benches) tell_machine(b, records);
     if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
+    fmt::print("{}", ranking_text(rankings(records, asked.base)));
     if (asked.suite == "sdpa-small") tell_queries(records);
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
     else if (asked.plot) fmt::print("nothing to plot: no problem was measured at two lengths\n");
@@ -489,7 +488,9 @@ void add_bench(CLI::App& app, Context& context) {
        "rows");
   axis("--len-q", axes.len_q, "Set the number of queries; default as many as keys");
   axis("--dim", axes.dim, "Set the head dim: 64,128 or 192/128");
-  axis("--mask", axes.mask, "Set the mask: full, causal, window<left>,<right>");
+  axis("--mask", axes.mask,
+       "Set the mask: full, causal, window<left>,<right>; with lines, a file or a suite, keep only these rows, where a "
+       "bare window is any window, compressed has steps between keys, and blocks has block lists");
   sub.add_option("--options", axes.options, "Add options to every problem, as in a line: \"softcap sink\"")
       .type_name("TEXT")
       .group("Axes");
@@ -509,6 +510,10 @@ void add_bench(CLI::App& app, Context& context) {
   sub.add_option("--baseline", asked->baseline,
                  "Compute ratios to this subject: a backend, which is then measured too, or one of --peer; default the "
                  "fastest correct peer, else the first backend")
+      .type_name("NAME");
+  sub.add_option("--base", asked->base,
+                 "Compare rows of other lines of the same sizes with this implementation: a subject, or what it "
+                 "computes, such as 'dilated rates=1,2'; default the fastest dense row")
       .type_name("NAME");
   sub.add_option("--python", asked->python, "Run peers in this Python")
       .type_name("PROGRAM")

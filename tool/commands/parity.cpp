@@ -15,8 +15,7 @@
 #include "tool/commands/commands.h"
 #include "tool/json.h"
 #include "tool/machine.h"
-#include "tool/commands/parity_hunt.h"
-#include "tool/commands/parity_ring.h"
+#include "tool/commands/parity.h"
 #include "tool/terminal.h"
 #include "verify/cases/coverage.h"
 #include "verify/cases/kernels.h"
@@ -34,6 +33,7 @@ struct Asked {
   std::vector<int> ranks{1, 2, 4, 8};
   double seconds = 60;
   HuntAsked hunt{};
+  SubjectsAsked subjects{};
 };
 
 // Results of one backend with one dtype.
@@ -243,6 +243,12 @@ void parity(const Asked& asked, Context& context) {
     hunt.device = asked.device, hunt.backend = asked.backend, hunt.threads = asked.threads;
     return hunt_parity(hunt, context);
   }
+  if (const SubjectsAsked& given = asked.subjects;
+      !given.peers.empty() || !given.against.empty() || !given.lines.empty() || !given.suite.empty()) {
+    SubjectsAsked all = given;
+    all.device = asked.device, all.backend = asked.backend, all.text = asked.text, all.threads = asked.threads;
+    return subjects_parity(all, context);
+  }
   Suite suite;
   Exit code = kUsage;
   if (Status s = make_suite(asked, suite, code); !s.ok()) return fail(context, code, s.message);
@@ -290,6 +296,34 @@ void parity(const Asked& asked, Context& context) {
   if (!all.empty() && nothing == all.size()) fail(context, kFailed, kNothing);
   if (failed && context.exit_code == kOk) context.exit_code = kFailed;
   if (!context.json) fmt::print("\n{} empty\n{} passed, {} failed\n", nothing, passed, failed);
+}
+
+}  // namespace
+
+namespace {
+
+// Options of peers and of backends on given lines. They exclude `others`.
+void add_subjects(const Command& command, SubjectsAsked& asked, const std::vector<Argument>& others) {
+  const auto alone = [&](const Argument& a) {
+    for (const Argument& other : others) a.excludes(other);
+    a.excludes("--coverage"), a.excludes("--levels");
+  };
+  alone(command.add_option("problems", asked.lines, "Compare --peer and --backend on these problem lines")
+            .type_name("LINE"));
+  alone(command.add_option("--suite", asked.suite, "Compare them on the rows of this suite of bench").type_name("NAME"));
+  alone(command.add_option("--peer", asked.peers,
+                           "Compare these peers, as in bench, with the reference: one row per problem and peer")
+            .delimiter(',')
+            .one_word()
+            .type_name("LIST"));
+  alone(command.add_option("--against", asked.against,
+                           "Compare with this peer or backend instead of the reference, at any length")
+            .type_name("NAME"));
+  command.add_option("--mask", asked.masks, "Keep only these rows: full, causal, window, compressed or a whole mask")
+      .type_name("LIST");
+  command.add_option("--len", asked.lengths, "Keep only rows of these numbers of keys").type_name("LIST");
+  command.add_option("--pass", asked.passes, "Keep only rows of this pass: forward, backward").type_name("LIST");
+  command.add_option("--python", asked.python, "Run peers in this Python").type_name("PROGRAM").show_default();
 }
 
 }  // namespace
@@ -346,6 +380,7 @@ void add_parity(CLI::App& app, Context& context) {
                      "With --hunt: start no new problem after this many seconds")
       .between(0.1, 1e6)
       .needs(hunt);
+  add_subjects(command, asked->subjects, {quick, kernels, ring, hunt});
   command.footer(
       "A case is PASS if its mean absolute error is at most 5e-5, PASS-AT-FLOOR if it is above that but no worse than\n"
       "three times a naive computation in the same precision, else FAIL. A case in which no query sees a key is\n"
@@ -357,6 +392,8 @@ void add_parity(CLI::App& app, Context& context) {
       "  attune parity --ring --ranks 2,4\n"
       "  attune parity --device cuda:0 --hunt 2000 --max-seconds 120\n"
       "  mpirun -n 4 attune parity --ring\n"
+      "  attune parity --peer examples/my_attention.py:attention --backend cpu_forward --suite regress\n"
+      "  attune parity --device cuda:0 --peer flash_attn --against torch:sdpa --suite fa2-vs-sdpa --mask window\n"
       "  attune parity --backend cpu_forward --case \"forward bf16 b2 h4/2 q31 k129 d64 causal | seed=3 drawn bhsd "
       "cache\"");
   command.callback([asked, &context] { parity(*asked, context); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tool/commands/parity_ring.h"
+#include "tool/commands/parity.h"
 
 #include <fmt/format.h>
 

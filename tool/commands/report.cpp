@@ -107,6 +107,7 @@ Status read_sources(const SourceFiles& files, Sources& out) {
   }
   if (!files.prices.empty())
     if (Status status = load_prices(files.prices, s.offers); !status.ok()) return status;
+  s.base = files.base;
   out = std::move(s);
   return Status::good();
 }
@@ -117,6 +118,9 @@ void add_sources(const Command& sub, SourceFiles& files) {
       .type_name("FILE");
   sub.add_option("--baseline", files.baseline, "Compare with the records of an earlier run").type_name("FILE");
   sub.add_option("--tuned", files.tuned, "Draw the thresholds of this tuned file in the heat maps").type_name("FILE");
+  sub.add_option("--base", files.base,
+                 "Compare rows of other lines of the same sizes with this implementation, as in bench")
+      .type_name("NAME");
   sub.add_option("--prices", files.prices, "Price the rows with this price file").type_name("FILE");
 }
 

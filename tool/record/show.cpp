@@ -10,6 +10,7 @@
 
 #include "core/status.h"
 #include "tool/record/busy.h"
+#include "tool/record/ranking.h"
 #include "tool/terminal.h"
 #include "tool/text.h"
 
@@ -50,6 +51,11 @@ std::string ratio_text(const Record& r) {
   if (r.baseline.empty()) return "-";
   return fmt::format("{} [{}, {}]", factor_text(r.ratio.value), digits_text(r.ratio.interval.low),
                      digits_text(r.ratio.interval.high));
+}
+
+// "4.00x sm90_forward": how much faster than the row of the same sizes.
+std::string counterpart_text(const Counterpart& c) {
+  return c.base ? join(factor_text(c.ratio.value), " ", c.base->subject) : "-";
 }
 
 // Everything a reader must know before trusting the row.
@@ -147,11 +153,15 @@ std::string row_text(const Record& r) {
   return text;
 }
 
-std::string table(const std::vector<Record>& records, bool colour) {
+std::string table(const std::vector<Record>& records, bool colour, const std::string& base) {
   std::vector<std::vector<std::string>> rows = {{"problem", "mode", "threads", "subject", "median", "GFLOP/s",
                                                  "of ceiling", "against the baseline", "verdict", "parity", ""}};
+  const std::vector<Counterpart> found = counterparts(records, base);
+  const bool across = std::any_of(found.begin(), found.end(), [](const Counterpart& c) { return c.base; });
+  if (across) rows[0].insert(rows[0].end() - 1, "against its counterpart");
   std::string before;
-  for (const Record& r : records) {
+  for (size_t n = 0; n < records.size(); ++n) {
+    const Record& r = records[n];
     const std::string timing = timing_text(r), key = what_text(r) + timing + join(r.threads);
     rows.push_back({key == before ? "" : what_text(r), key == before ? "" : timing,
                     key == before ? "" : r.threads ? join(r.threads) : "-",
@@ -159,6 +169,7 @@ std::string table(const std::vector<Record>& records, bool colour) {
                     r.verdict.empty() ? "-" : verdict_text(r),
                     r.parity.verdict == CheckVerdict::none ? "-" : r.parity.verdict.text(),
                     remarks(r)});
+    if (across) rows.back().insert(rows.back().end() - 1, counterpart_text(found[n]));
     before = key;
   }
   std::vector<size_t> widths(rows[0].size());

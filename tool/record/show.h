@@ -28,7 +28,8 @@ class Progress {
 };
 
 std::string row_text(const Record&);  // one line, for logs
-std::string table(const std::vector<Record>&, bool colour);
+// `base` names the counterparts, see ranking.h.
+std::string table(const std::vector<Record>&, bool colour, const std::string& base = {});
 std::string duration_text(double seconds);  // "1:05", "2:03:04"
 
 }  // namespace attune

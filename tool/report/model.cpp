@@ -178,6 +178,7 @@ Report make_report(const Sources& from) {
   if (!from.baseline.empty()) add(regression_section(changes, from.baseline_name));
   if (const Section* s = find_section(report, "regressions"))
     report.verdicts.insert(changes.regressed({}) ? report.verdicts.begin() : report.verdicts.end(), s->notes.front());
+  add(ranking_section(from.records, from.base));
   add(length_section(rows));
   add(roofline_section(rows));
   add(scaling_section(rows));

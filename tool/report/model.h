@@ -74,6 +74,7 @@ struct Sources {
   std::vector<Rule> rules{};              // from a tuned file: thresholds in the heat maps
   std::vector<Offer> offers{};            // from a price file: costs
   std::vector<std::string> unfinished{};  // sentences about skipped lines
+  std::string base{};                     // of rows across lines; empty: dense rows
 };
 
 Report make_report(const Sources&);

@@ -12,6 +12,7 @@ namespace attune {
 struct SourceFiles {
   std::vector<std::string> records{};
   std::string baseline{}, tuned{}, prices{};
+  std::string base{};  // of rows across lines, see record/ranking.h
 };
 struct Command;
 void add_sources(const Command&, SourceFiles&);  // adds the arguments; the files must outlive the command line

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A multi-head module as a subject, and the same module in f32 for comparing results. A row of it is a pass and a
-// module line: "forward multihead f16 b1 s2048 e512 h8 norm=1 | causal". It runs through the C interface like a user's
+// A module as a subject, and the same module in f32 for comparing results. A row of it is a pass and a module line:
+// "forward multihead f16 b1 s2048 e512 h8 norm=1 | causal". It runs through the C interface like a user's
 // module, so on a CPU with all threads of the process. Inputs are made and results checked on the host.
 #pragma once
 #include <array>
@@ -22,7 +22,8 @@ Status can_time_module(const BenchRow&, const Device&, Mode);
 // Cost of its attention alone, by the actual entries of its block lists, and their counts: all 0 without lists.
 using BlockCounts = std::array<int64_t, size_t(BlockCount::count)>;
 Cost module_attention_cost(const BenchRow&, BlockCounts&);
-// Cost of its projections and its attention. Bytes count x, out, the matrices, and the gradients of these shapes.
+// Cost of its matrices and its attention. Bytes count x, out, a second input, the matrices, and the gradients of these
+// shapes.
 Cost module_cost(const BenchRow&);
 
 // Where a module runs: the device by name and, on a GPU, its index and the stream of every call.
@@ -44,6 +45,11 @@ class ModuleRun {
   Status fill(Distribution, uint32_t seed, double& rms);  // fills x and d_out; returns the root mean square of x
   Status take_inputs(const ModuleRun& narrow);
   Status negate_input();                              // changes every result
+
+  // The first rows whose results do not depend on rounding, which are compared: all but in attention that selects by
+  // scores. keep_exact_rows() zeroes d_out of the others, until fill(), so that no gradient depends on them.
+  int exact_rows() const;
+  Status keep_exact_rows();
 
   Status once();    // poisons the results, runs and fetches them; a backward runs its forward first
   bool run();       // only the pass; a forward keeps nothing for a backward. On a GPU it only enqueues

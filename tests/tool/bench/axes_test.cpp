@@ -10,6 +10,8 @@
 #include "machine/host.h"
 #include "tool/bench/estimate.h"
 #include "tool/bench/suites.h"
+#include "tool/subjects/module_run.h"
+#include "tool/subjects/ring_run.h"
 
 namespace attune {
 namespace {
@@ -170,9 +172,52 @@ TEST(Suites, pass_and_length_choose_among_rows_and_other_axes_are_refused) {
   EXPECT_EQ(rows.size(), all.size());
   EXPECT_EQ(keep_rows(axes, {"--dim"}, rows).message.rfind("--dim: given with a suite", 0), 0u);
   axes.len = "5";
-  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "--pass and --len: no row matches");
+  EXPECT_EQ(keep_rows(axes, {"--len"}, rows).message, "--pass, --len and --mask: no row matches");
   axes.pass = "sideways";
   EXPECT_NE(keep_rows(axes, {"--pass"}, rows).message, "");
+}
+
+TEST(Suites, a_mask_chooses_among_rows) {
+  std::vector<BenchRow> all;
+  for (const char* mask : {"full", "causal", "window127,0", "window*,0", "window255,0@absolute", "causal@top_left",
+                           "causal@absolute/16+31", "window511,0@absolute/16+31", "causal blocks64x64x9"})
+    ASSERT_EQ(parse_row(join("forward f16 b1 h8 q512 k512 d64 ", mask), all.emplace_back()).message, "");
+  const auto kept = [&](const char* masks) {
+    Axes axes;
+    axes.mask = masks;
+    std::vector<BenchRow> rows = all;
+    EXPECT_EQ(keep_rows(axes, {"--mask"}, rows).message, "") << masks;
+    std::string names;
+    for (const BenchRow& r : rows) names += name(r.problem).substr(name(r.problem).find("d64 ") + 3);
+    return names;
+  };
+  EXPECT_EQ(kept("full"), " full");
+  EXPECT_EQ(kept("causal"), " causal causal blocks64x64x9");
+  EXPECT_EQ(kept("window"), " window127,0 window*,0 window255,0@absolute");
+  EXPECT_EQ(kept("window127,0,full"), " full window127,0");
+  EXPECT_EQ(kept("compressed"), " causal@absolute/16+31 window511,0@absolute/16+31");
+  EXPECT_EQ(kept("window,compressed,blocks"),
+            " window127,0 window*,0 window255,0@absolute causal@absolute/16+31 window511,0@absolute/16+31 causal "
+            "blocks64x64x9");
+  Axes axes;
+  axes.mask = "sideways";
+  EXPECT_EQ(keep_rows(axes, {"--mask"}, all).message.rfind("--mask: 'sideways' is not one of full, causal, window", 0),
+            0u);
+}
+
+TEST(Suites, fa2_vs_sdpa_has_windows_and_compressed_keys_in_both_passes) {
+  std::vector<BenchRow> all;
+  ASSERT_EQ(suite_rows("fa2-vs-sdpa", all).message, "");
+  for (const auto& [mask, count] : {std::pair("window", 12), {"compressed", 10}}) {
+    std::vector<BenchRow> rows = all;
+    Axes axes;
+    axes.mask = mask;
+    ASSERT_EQ(keep_rows(axes, {"--mask"}, rows).message, "");
+    EXPECT_EQ(int(rows.size()), count);
+    const auto is_backward = [](const BenchRow& r) { return r.problem.pass == Pass::backward; };
+    EXPECT_EQ(std::count_if(rows.begin(), rows.end(), is_backward), count / 2);
+    EXPECT_EQ(rows.front().problem.mask.left, count == 12 ? 127 : 0);
+  }
 }
 
 TEST(Suites, every_row_of_every_suite_is_a_problem) {
@@ -205,7 +250,7 @@ bool has_line(const char* suite, const std::string& line) {
 TEST(Suites, have_the_matrices_of_the_reports) {
   EXPECT_EQ(lines_of("sdpa-small").size(), 8u);
   EXPECT_TRUE(has_line("sdpa-small", "forward bf16 b32 h8 q256 k256 d64 full"));
-  EXPECT_EQ(lines_of("fa2-vs-sdpa").size(), 4u + 3u + 5u * 8u);
+  EXPECT_EQ(lines_of("fa2-vs-sdpa").size(), 4u + 3u + 5u * 8u + 2u * (6u + 5u));
   EXPECT_EQ(lines_of("seq-sweep").size(), 3u * 5u + 2u * 2u * 3u * 6u);
   EXPECT_EQ(find_suite("seq-sweep")->rest_ms, 20);
   EXPECT_TRUE(has_line("seq-sweep", "forward f16 b8 h32 q8192 k8192 d64 full"));
@@ -283,15 +328,38 @@ TEST(Suites, dilated_has_rings_that_are_chosen_by_all_their_tokens) {
   EXPECT_EQ(rings, 2u * 3u) << "two of each batch";
 }
 
-TEST(Suites, what_is_not_built_is_a_row_that_says_so) {
+TEST(Suites, models_are_layers_of_llama) {
   std::vector<BenchRow> rows;
   ASSERT_EQ(suite_rows("models", rows).message, "");
-  EXPECT_EQ(rows.size(), 20u);
-  EXPECT_EQ(name(rows[0]), "Llama-2-7B inference standard context 2048");
-  EXPECT_NE(rows[0].not_built.find("whole models cannot be run yet"), std::string::npos);
-  Axes axes;
-  axes.pass = "forward";
-  EXPECT_EQ(keep_rows(axes, {"--pass"}, rows).message, "--pass and --len: no row matches");
+  EXPECT_EQ(rows.size(), 10u);
+  EXPECT_EQ(name(rows[0]), "forward llama bf16 b1 s2048 e4096 h32 ffn=11008 | causal");
+}
+
+TEST(Suites, long_and_dilated_have_head_groups_ranks_and_modules) {
+  for (const char* suite : {"long", "dilated"}) {
+    std::vector<BenchRow> rows;
+    ASSERT_EQ(suite_rows(suite, rows).message, "");
+    for (const char* part : {" : dilated mode=headgroup ", " : ring layout=zigzag ", " : ring inner=dilated ",
+                             " multihead f16 "})
+      EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [&](const BenchRow& r) {
+        return name(r).find(part) != std::string::npos;
+      })) << suite << part;
+  }
+}
+
+// A row that nothing can serve would be a promise.
+TEST(Suites, no_row_is_not_built) {
+  for (const char* suite : {"sdpa-small", "fa2-vs-sdpa", "seq-sweep", "memory", "scaling", "decode", "nsa", "dilated",
+                            "long", "extreme", "block_sparse", "train", "generate", "versions", "models", "regress"}) {
+    std::vector<BenchRow> rows;
+    ASSERT_EQ(suite_rows(suite, rows).message, "");
+    for (const BenchRow& r : rows) {
+      const Status s = r.module.empty() ? is_ring(r.problem) ? can_time_ring(r.problem, this_cpu(), Mode::warm)
+                                                             : Status::good()
+                                        : can_time_module(r, this_cpu(), Mode::warm);
+      EXPECT_EQ(s.message, "") << suite << ": " << name(r);
+    }
+  }
 }
 
 }  // namespace

@@ -347,5 +347,42 @@ class Bench(unittest.TestCase):
             self.assertEqual(found[line, "cpu_forward"]["status"], "ok")
 
 
+@unittest.skipUnless(ATTUNE, "the command is not given")
+class Parity(unittest.TestCase):
+    def rows(self, code, *words):
+        ran = subprocess.run([ATTUNE, "parity", "--json", "--python", sys.executable, *words], capture_output=True,
+                             text=True, timeout=300)
+        self.assertEqual(ran.returncode, code, ran.stderr + ran.stdout)
+        return json.loads(ran.stdout)["rows"]
+
+    def test_peers_are_compared_with_the_reference_and_with_each_other(self):
+        mine = str(SOURCE / "examples/my_attention.py:attention")
+        lines = ["forward f32 b1 h4/2 q64 k96 d64 causal", "backward f32 b1 h4 q40 k40 d32 window9,0",
+                 "forward bf16 b1 h2 q128 k128 d32 causal blocks64x64x1 | random density=0.5"]
+        rows = self.rows(0, "--peer", "torch:math," + mine, *lines)
+        self.assertEqual([r["subject"] for r in rows], ["torch:math", "my_attention.py:attention"] * 3)
+        self.assertTrue(all(r["verdict"].startswith("PASS") for r in rows), rows)
+        self.assertEqual([o["output"] for o in rows[2]["outputs"]], ["dq", "dk", "dv"])
+        rows = self.rows(0, "--peer", mine, "--against", "torch:sdpa", *lines)
+        self.assertEqual([r["verdict"] for r in rows], ["compared"] * 3)
+        self.assertTrue(all(r["mae"] < 2e-3 for r in rows), rows)
+
+    def test_a_peer_without_an_option_is_a_row_that_says_so(self):
+        rows = self.rows(0, "--peer", "torch:math,torch:flash", "forward f32 b1 h2 q8 k8 d8 causal softcap")
+        self.assertEqual([r["verdict"] for r in rows], ["-", "-"])
+        self.assertIn("torch:math: does not serve softcap", rows[0]["message"])
+        self.assertIn("torch:flash: runs on a GPU only", rows[1]["message"])
+
+    def test_a_wrong_function_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "wrong.py"
+            path.write_text(WRONG)
+            for against in ([], ["--against", "torch:math"]):
+                rows = self.rows(1, "--peer", "%s:off_by_one,%s:no_scale,%s:transposed" % (path, path, path), *against,
+                                 "forward f32 b1 h4 q64 k96 d64 causal")
+                self.assertEqual([r["mistake"].split(":")[0] for r in rows],
+                                 ["window-off-by-one", "missing-scale", ""], rows)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -81,15 +81,73 @@ TEST(ModuleRun, block_lists_are_compared_timed_and_counted) {
   }
 }
 
-TEST(ModuleRun, what_is_not_timed_says_so) {
-  for (const char* line :
-       {"multihead f32 b1 s20 e32 h2 | causal", "multihead f16 b1 s20 e32 h2 memory=9 | full",
-        "multihead f16 b1 s64 e32 h2 | causal : nsa d=4 gate=softmax l=8 n=4 phi=mean s=8 w=16"}) {
-    const Record r = measured(join("forward ", line));
-    EXPECT_EQ(r.status, RecordStatus::unsupported) << line;
-    EXPECT_EQ(r.left_out, LeftOut::not_built);
-    EXPECT_TRUE(r.message.starts_with("not built: ")) << r.message;
+TEST(ModuleRun, every_kind_is_compared_and_timed) {
+  for (const char* pass : {"forward ", "backward "})
+    for (const char* line :
+         {"llama bf16 b1 s40 e64 h4/2 | causal", "feed_forward f16 b2 s20 e32 ffn=64",
+          "longnet_encoder f16 b1 s32 e32 h2 ffn=64 dropout=0.1 | causal : dilated rates=1,2 segments=8,16",
+          "longnet_decoder f16 b1 s32 e32 h2 memory=9 ffn=64 | causal", "multihead f16 b1 s20 e32 h2 memory=9 | full",
+          "multihead bf16 b1 s64 e32 h4/2 | causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=16"}) {
+      const std::string text = join(pass, line);
+      const Record r = measured(text);
+      EXPECT_EQ(r.status, RecordStatus::ok) << text << ": " << r.message;
+      EXPECT_EQ(r.parity.verdict, CheckVerdict::pass) << text;
+      EXPECT_GT(r.parity.error, 0) << text;
+      EXPECT_EQ(r.flops, module_cost(row_of(text)).flops) << text;
+    }
+}
+
+// Ranks are threads; tokens and gradients are those of the whole module in f32.
+TEST(ModuleRun, modules_over_ranks_are_compared_and_timed) {
+  for (const char* pass : {"forward ", "backward "})
+    for (const char* line :
+         {"multihead f16 b2 s20 e32 h4 | causal : ring layout=zigzag ranks=2 tokens=40",
+          "multihead bf16 b1 s32 e32 h4/2 rope=half | causal : ring inner=dilated rates=1,2 segments=8,16 layout=ring "
+          "ranks=2 tokens=64",
+          "multihead f16 b1 s64 e32 h4 norm=1 | causal : ring layout=ulysses ranks=2 tokens=128 | 16x16 random "
+          "density=0.5 seed=0",
+          "llama f16 b1 s14 e32 h4 | causal : ring layout=zigzag ranks=3 tokens=41"}) {
+      const std::string text = join(pass, line);
+      const Record r = measured(text);
+      EXPECT_EQ(r.status, RecordStatus::ok) << text << ": " << r.message;
+      EXPECT_EQ(r.parity.verdict, CheckVerdict::pass) << text;
+      EXPECT_GT(r.parity.error, 0) << text;
+      EXPECT_NE(r.why.find(" ranks are threads of this process"), std::string::npos) << r.why;
+    }
+  // All ranks together do what the whole module does.
+  EXPECT_EQ(module_cost(row_of("forward multihead f16 b2 s20 e32 h4 | causal : ring layout=zigzag ranks=2 tokens=40"))
+                .flops, module_cost(row_of("forward multihead f16 b2 s40 e32 h4 | causal")).flops);
+}
+
+// Of native sparse attention the first n blocks of s tokens are compared: later queries select by scores.
+TEST(ModuleRun, what_cannot_be_compared_in_f32_is_unchecked_or_left_out) {
+  const auto exact = [](const char* line) {
+    ModuleRun run;
+    EXPECT_EQ(run.make(row_of(line), {}).message, "");
+    return run.exact_rows();
+  };
+  EXPECT_EQ(exact("forward multihead f16 b1 s64 e32 h2 | causal : nsa d=4 gate=sigmoid l=8 n=4 phi=mean s=8 w=16"), 32);
+  EXPECT_EQ(exact("forward multihead f16 b1 s20 e32 h2 | causal"), 20);
+  for (const char* line : {"forward multihead f32 b1 s20 e32 h2 | causal",
+                           "forward multihead f16 b1 s128 e32 h2 | causal : adaptive block=16 density=0.5"}) {
+    const Record r = measured(line);
+    EXPECT_EQ(r.status, RecordStatus::ok) << r.message;
+    EXPECT_EQ(r.parity.verdict, CheckVerdict::unchecked);
+    EXPECT_FALSE(r.parity.message.empty());
   }
+}
+
+TEST(ModuleRun, flops_are_of_all_matrices) {
+  const auto products = [](const char* line) { return module_cost(row_of(line)).flops - cost(row_of(line).problem).flops; };
+  const double tokens = 2 * 20, e = 32;
+  EXPECT_EQ(products("forward feed_forward f16 b2 s20 e32 ffn=64") + cost(row_of("forward feed_forward f16 b2 s20 e32 "
+                     "ffn=64").problem).flops, 2 * tokens * 2 * e * 64);
+  EXPECT_EQ(products("forward llama f16 b2 s20 e32 h2 ffn=64 | causal"), 2 * tokens * (4 * e * e + 3 * e * 64));
+  EXPECT_EQ(products("backward llama f16 b2 s20 e32 h2 ffn=64 | causal"), 4 * tokens * (4 * e * e + 3 * e * 64));
+  EXPECT_EQ(products("forward multihead f16 b2 s20 e32 h2 memory=9 | full"), 2 * (tokens * 2 + 18 * 2) * e * e);
+}
+
+TEST(ModuleRun, what_is_not_timed_says_so) {
   BenchRow row;
   EXPECT_NE(parse_row("forward multihead f16 b1 s20", row).message, "");
   Device gpu = this_cpu();
@@ -120,7 +178,9 @@ TEST(ModuleRun, on_a_gpu_both_passes_are_compared_and_timed) {
       for (const char* line : {"multihead f16 b2 s256 e512 h8 norm=1 | causal : dilated mode=headgroup norm=divide "
                                "rates=1,2 segments=64,128",
                                "multihead bf16 b1 s200 e256 h4/2 | full", "multihead f16 b1 s200 e512 h8 | causal",
-                               "multihead f16 b2 s200 e512 h8 | causal | 64x64 random density=0.5 seed=1"}) {
+                               "multihead f16 b2 s200 e512 h8 | causal | 64x64 random density=0.5 seed=1",
+                               "llama bf16 b1 s200 e256 h4/2 | causal",
+                               "multihead f16 b2 s100 e512 h8 | causal : ring layout=zigzag ranks=2 tokens=200"}) {
         const std::string text = join(pass, line);
         const Record r = measured(text, gpu, &timer, mode);
         EXPECT_EQ(r.status, RecordStatus::ok) << text << ": " << r.message;
@@ -183,7 +243,6 @@ TEST(ModuleRun, flops_are_of_projections_and_attention) {
 TEST(ModuleRun, the_dilated_suite_has_those_of_the_factory) {
   std::vector<BenchRow> rows;
   ASSERT_EQ(suite_rows("dilated", rows).message, "");
-  EXPECT_TRUE(std::none_of(rows.begin(), rows.end(), [](const BenchRow& r) { return !r.not_built.empty(); }));
   Axes axes;
   axes.pass = "backward", axes.len = "4096";
   ASSERT_EQ(keep_rows(axes, {"--pass", "--len"}, rows).message, "");
@@ -191,6 +250,10 @@ TEST(ModuleRun, the_dilated_suite_has_those_of_the_factory) {
     return name(r).starts_with("backward multihead f16 b") && name(r).find(" s4096 e512 h8 ") != std::string::npos;
   });
   EXPECT_EQ(modules, 4 * 3) << "four of each batch";
+  const auto over_ranks = std::count_if(rows.begin(), rows.end(), [](const BenchRow& r) {
+    return name(r).starts_with("backward multihead f16 b") && name(r).find(" s1024 e512 h8 ") != std::string::npos;
+  });
+  EXPECT_EQ(over_ranks, 3 * 3) << "three of each batch";
 }
 
 }  // namespace

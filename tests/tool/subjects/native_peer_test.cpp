@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "machine/host.h"
@@ -15,6 +16,7 @@ namespace attune {
 namespace {
 
 const std::string kLibrary = ATTUNE_MY_ATTENTION;  // built from examples/my_attention.c
+const std::string kWrong = ATTUNE_WRONG_ATTENTION;
 
 std::vector<Record> measured(const char* line, const std::string& peer = kLibrary + ":attention") {
   std::vector<const attune_peer*> peers;
@@ -136,6 +138,121 @@ TEST(NativePeer, a_signal_ends_the_process_of_the_peers_too) {
   ASSERT_TRUE(comes([&] { return has(run.says(), "q16"); })) << run.says();
   EXPECT_EQ(run.ends(SIGTERM), 143);
   EXPECT_TRUE(has(run.says(), "interrupted after ")) << run.says();
+}
+
+TEST(NativePeer, a_wrong_function_is_named_and_not_timed) {
+  for (const auto& [symbol, mistake] : {std::pair("off_by_one", "window-off-by-one"), {"no_scale", "missing-scale"}}) {
+    const std::vector<Record> records = measured("forward f32 b1 h4 q64 k96 d64 causal", kWrong + ":" + symbol);
+    EXPECT_EQ(records[0].status, RecordStatus::failed);
+    EXPECT_EQ(records[0].parity.mistake, mistake);
+    EXPECT_TRUE(records[0].samples_ns.empty());
+  }
+}
+
+// `attune parity` with subjects.
+struct Answer {
+  Ran ran;
+  nlohmann::json rows() const { return nlohmann::json::parse(ran.out)["rows"]; }
+};
+Answer parity(std::vector<std::string> words) {
+  words.insert(words.begin(), {"parity", "--json"});
+  return {attune_says(std::move(words))};
+}
+constexpr const char* kCausal = "forward f32 b1 h4/2 q31 k70 d24/16 causal";
+
+TEST(PeerParity, has_a_row_for_each_line_and_subject) {
+  const Answer a = parity({"--peer", kLibrary + ":attention", "--backend", "cpu_forward", kCausal,
+                           "forward f32 b1 h2 q5 k9 d8 full", "--case", "forward f32 b2 h2 q9 k9 d8 full | seed=3"});
+  EXPECT_EQ(a.ran.code, 0) << a.ran.err;
+  const nlohmann::json rows = a.rows();
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_EQ(rows[0]["problem"], kCausal);
+  EXPECT_EQ(rows[4]["problem"], "forward f32 b2 h2 q9 k9 d8 full | seed=3");
+  for (const nlohmann::json& row : rows) {
+    EXPECT_EQ(row["verdict"], "PASS") << row;
+    EXPECT_EQ(row["against"], "reference");
+    EXPECT_LT(row["mae"], 1e-6);
+    EXPECT_GT(row["max"], row["mae"]);
+    EXPECT_GT(row["relative_l2"], 0);
+  }
+  EXPECT_EQ(rows[0]["outputs"].size(), 1u);  // a peer writes no lse
+  EXPECT_EQ(rows[1]["outputs"].size(), 2u);
+}
+
+TEST(PeerParity, a_row_that_a_peer_lacks_says_so_and_the_command_ends_well) {
+  for (const char* const against : {"", "cpu_forward"}) {
+    std::vector<std::string> words = {"--peer", kLibrary + ":attention", "forward f32 b1 h2 q8 k8 d8 window2,0"};
+    if (*against) words.insert(words.end(), {"--against", against});
+    const Answer a = parity(words);
+    EXPECT_EQ(a.ran.code, 0) << a.ran.err;
+    EXPECT_EQ(a.rows()[0]["verdict"], "-");
+    EXPECT_TRUE(a.rows()[0]["message"].get<std::string>().ends_with("full or causal, without options"));
+    EXPECT_FALSE(a.rows()[0].contains("mae"));
+  }
+}
+
+TEST(PeerParity, a_wrong_function_is_named_and_fails) {
+  for (const auto& [symbol, mistake] : {std::pair("off_by_one", "window-off-by-one"), {"no_scale", "missing-scale"}})
+    for (const char* const against : {"", "cpu_forward"}) {
+      std::vector<std::string> words = {"--peer", kWrong + ":" + symbol, "forward f32 b1 h4 q64 k96 d64 causal"};
+      if (*against) words.insert(words.end(), {"--against", against});
+      const Answer a = parity(words);
+      EXPECT_EQ(a.ran.code, 1) << a.ran.err;
+      EXPECT_EQ(a.rows()[0]["verdict"], "FAIL");
+      EXPECT_TRUE(a.rows()[0]["mistake"].get<std::string>().starts_with(std::string(mistake) + ": ")) << a.rows()[0];
+    }
+  // The other one of a pair may be the wrong one.
+  const Answer a = parity({"--backend", "cpu_forward", "--against", kWrong + ":no_scale", kCausal});
+  EXPECT_EQ(a.ran.code, 1);
+  EXPECT_TRUE(has(a.rows()[0]["message"], "no_scale: wrong result: ")) << a.rows()[0];
+}
+
+TEST(PeerParity, two_subjects_differ_by_what_their_results_do) {
+  const Answer a = parity({"--peer", kLibrary + ":attention", "--against", "cpu_forward", kCausal});
+  EXPECT_EQ(a.ran.code, 0) << a.ran.err;
+  EXPECT_EQ(a.rows()[0]["against"], "cpu_forward");
+  EXPECT_EQ(a.rows()[0]["verdict"], "compared");
+  EXPECT_GT(a.rows()[0]["mae"], 0);
+  EXPECT_LT(a.rows()[0]["max"], 1e-5);
+  // Two plans of one sum differ by nothing.
+  const Answer same = parity({"--backend", "cpu_forward", "--peer", kLibrary + ":attention", "--against",
+                              kLibrary + ":attention", kCausal});
+  ASSERT_EQ(same.rows().size(), 1u);
+  EXPECT_EQ(same.rows()[0]["mae"], a.rows()[0]["mae"]);
+}
+
+TEST(PeerParity, what_cannot_be_asked_is_a_sentence) {
+  EXPECT_EQ(parity({"--peer", kLibrary + ":attention"}).ran.code, 2);
+  EXPECT_EQ(parity({kCausal}).ran.code, 2);
+  EXPECT_EQ(parity({"--peer", kLibrary + ":attention", "--quick"}).ran.code, 2);
+  EXPECT_EQ(parity({"--backend", "cpu_forward", "--against", "cpu_forward", kCausal}).ran.code, 2);
+  EXPECT_EQ(parity({"--backend", "cpu_forward", "--against", "toaster", kCausal}).ran.err.rfind(
+                "attune parity: --peer: 'toaster' is not one of torch", 0), 0u);
+}
+
+// The way of a user: two functions are measured over windows and over compressed keys, and the lengths from which one
+// is faster go into the configuration, whose other bytes stay. The second takes 40 us a key, the first 90 keys' worth.
+TEST(Thresholds, of_two_subjects_go_from_bench_into_a_configuration) {
+  const std::string library = ATTUNE_TWO_SPEEDS, out = temporary("speeds.jsonl"), yaml = temporary("base.yaml");
+  const std::string peers = library + ":steady," + library + ":growing";
+  std::vector<std::string> bench = {"bench", "--peer", peers, "--max-seconds", "0.15", "--out", out};
+  for (const int window : {16, 32, 64, 128, 256})
+    bench.push_back(join("forward f32 b1 h1 q40 k300 d8 window", window - 1, ",0"));
+  for (const int keys : {16, 32, 64, 128, 256})
+    bench.push_back(join("forward f32 b1 h1 q64 k", keys, " d8 causal@absolute/2+1"));
+  const Ran measured = attune_says(bench);
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  const std::string before = text_of(ATTUNE_SOURCE_DIR "/tests/tool/tune/base.yaml");
+  EXPECT_EQ(std::count(before.begin(), before.end(), '\n'), 60);
+  std::ofstream(yaml) << before;
+  const std::string name(peer_name(library));
+  const Ran tuned = attune_says({"tune", out, "--between", name + ":steady," + name + ":growing", "--yaml", yaml,
+                                 "--key", "runtime.fa2_min_len_win,runtime.fa2_min_len_cmp"});
+  EXPECT_EQ(tuned.code, 0) << tuned.err;
+  std::string expected = before;
+  expected.replace(expected.find("4096     #"), 4, "128");
+  expected.replace(expected.find("-1         #"), 2, "128");
+  EXPECT_EQ(text_of(yaml), expected) << tuned.out;
 }
 
 }  // namespace

@@ -130,52 +130,7 @@ TEST(YamlKeys, say_what_they_are_thresholds_of) {
   EXPECT_FALSE(read_yaml_key(".a", k).ok());
 }
 
-constexpr const char* kConfig = R"(# Configuration of the base model.
-# Kept by hand; do not sort.
-
-model:
-  name: base           # as in the paper
-  dims: &dims
-    embed: 1024
-    heads: 16
-  layers: 24
-  norm: {kind: rms, epsilon: 1.0e-6}
-
-data:
-  - path: shards/a      # first
-    weight: 0.75
-  - path: "shards/b"
-    weight: 0.25
-
-attention:
-  kind: nsa
-  window: 512
-  compressed:
-    length: 32
-    stride: 16
-
-runtime:
-    # thresholds of the fused kernels, in tokens; -1 switches one off
-    fa2_enabled: true
-    fa2_min_len_win:   4096     # windows
-    fa2_min_len_cmp: -1         # compressed keys
-    text: |
-      fa2_min_len_win: 1
-      # not a comment
-
-    precision: 'bf16'
-
-train:
-  steps: 100_000
-  rate: 3e-4
-  betas: [0.9, 0.95]
-  clip: ~
-  schedule:
-    warm_up: 2000
-    decay: cosine
-
-# the end, without more
-)";
+const std::string kConfig = text_of(ATTUNE_SOURCE_DIR "/tests/tool/tune/base.yaml");
 
 TEST(TuneBetween, both_thresholds_go_into_a_commented_file_and_every_other_byte_stays) {
   const std::string records = written("peers.jsonl", peers()), yaml = temporary("base.yaml");
