@@ -18,36 +18,36 @@ using namespace reference_detail;
 struct Term { int64_t key; double logit; };  // one summand of the softmax
 
 // Buffers for one query, reused for the next.
-struct Room {
+struct Buffers {
   std::vector<Term> terms;
   std::vector<double> out;
 };
 
-void attend(const Definition& one, int64_t h, int64_t i, Room& room) {
+void attend(const Definition& one, int64_t h, int64_t i, Buffers& buffers) {
   const Problem& p = one.p;
   const Args& a = one.a;
   const Place at = one.query(i);
-  room.terms.clear();
+  buffers.terms.clear();
   for (int64_t j = 0; j < one.len_k; ++j)
-    if (one.sees(h, i, j)) room.terms.push_back({j, one.logit(one.product(h, i, j), h, i, j)});
+    if (one.sees(h, i, j)) buffers.terms.push_back({j, one.logit(one.product(h, i, j), h, i, j)});
   const double running = p.has(Option::accumulate) ? load(a[Role::lse], at.batch, at.seq, h, 0) : -INFINITY;
   const double sink = p.has(Option::sink) ? load(a[Role::sinks], 0, 0, h, 0) : -INFINITY;
   double top = std::fmax(running, sink);
-  for (const Term& t : room.terms) top = std::fmax(top, t.logit);
+  for (const Term& t : buffers.terms) top = std::fmax(top, t.logit);
   const auto weight = [top](double logit) { return logit == -INFINITY ? 0 : std::exp(logit - top); };
 
   double sum = weight(running) + weight(sink);
-  room.out.assign(size_t(p.dim_v), 0.0);
-  if (running != -INFINITY) add_row(room.out.data(), weight(running), a[Role::out], at, h, p.dim_v);  // else unread
-  for (const Term& t : room.terms) {
+  buffers.out.assign(size_t(p.dim_v), 0.0);
+  if (running != -INFINITY) add_row(buffers.out.data(), weight(running), a[Role::out], at, h, p.dim_v);  // else unread
+  for (const Term& t : buffers.terms) {
     const double kept = weight(t.logit) * one.keep(h, i, t.key);
     sum += weight(t.logit);
-    add_row(room.out.data(), kept, a[Role::v], one.key(t.key), one.kv_head(h), p.dim_v);
+    add_row(buffers.out.data(), kept, a[Role::v], one.key(t.key), one.kv_head(h), p.dim_v);
   }
 
   const bool nothing = sum == 0;  // false for NaN
   for (int d = 0; d < p.dim_v; ++d)
-    save(a[Role::out], at.batch, at.seq, h, d, nothing ? 0 : room.out[size_t(d)] / sum);
+    save(a[Role::out], at.batch, at.seq, h, d, nothing ? 0 : buffers.out[size_t(d)] / sum);
   if (a.given(Role::lse)) save(a[Role::lse], at.batch, at.seq, h, 0, nothing ? -INFINITY : top + std::log(sum));
 }
 
@@ -70,11 +70,11 @@ Status run(const Plan& plan, const Args& args, Workspace, Stream) {
     return backward ? known->backward(p, args) : known->forward(p, args);
   if (backward) return run_backward(p, args);
   const Appended with(p, args);
-  Room room;
+  Buffers buffers;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Definition one(p, with.args, b);
     for (int64_t h = 0; h < p.heads_q; ++h)
-      for (int64_t i = 0; i < one.len_q; ++i) attend(one, h, i, room);
+      for (int64_t i = 0; i < one.len_q; ++i) attend(one, h, i, buffers);
   }
   return Status::good();
 }

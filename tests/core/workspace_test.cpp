@@ -10,19 +10,19 @@ using namespace attune;
 
 namespace {
 
-struct Room { float* a; double* b; char* c; };
-Room carve(Workspace& w) { return {w.take<float>(3), w.take<double>(100), w.take<char>(1)}; }
+struct Buffers { float* a; double* b; char* c; };
+Buffers carve(Workspace& w) { return {w.take<float>(3), w.take<double>(100), w.take<char>(1)}; }
 
 TEST(Workspace, counts_what_it_will_place) {
   Workspace counting;
-  const Room none = carve(counting);
+  const Buffers none = carve(counting);
   EXPECT_TRUE(!none.a && !none.b && !none.c);
   std::vector<std::byte> memory(counting.used);
   Workspace placing{.data = memory.data()};
-  const Room room = carve(placing);
+  const Buffers buffers = carve(placing);
   EXPECT_EQ(placing.used, counting.used);
-  EXPECT_EQ(static_cast<void*>(room.a), memory.data());
-  EXPECT_EQ(static_cast<void*>(room.c + 1), memory.data() + counting.used);
+  EXPECT_EQ(static_cast<void*>(buffers.a), memory.data());
+  EXPECT_EQ(static_cast<void*>(buffers.c + 1), memory.data() + counting.used);
 }
 
 TEST(Workspace, places_are_256_bytes_aligned_and_do_not_overlap) {
@@ -31,9 +31,9 @@ TEST(Workspace, places_are_256_bytes_aligned_and_do_not_overlap) {
   EXPECT_EQ(counting.used, 256u + 1024u + 1u);
   alignas(256) std::byte memory[1281];
   Workspace placing{.data = memory};
-  const Room room = carve(placing);
-  EXPECT_EQ(reinterpret_cast<std::byte*>(room.b), memory + 256);
-  EXPECT_EQ(reinterpret_cast<std::byte*>(room.c), memory + 1280);
+  const Buffers buffers = carve(placing);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(buffers.b), memory + 256);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(buffers.c), memory + 1280);
 }
 
 TEST(Workspace, nothing_taken_is_nothing_used) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -136,6 +137,32 @@ std::string wrong_looks(const std::string& file, const std::vector<std::string>&
   return wrong;
 }
 
+// Four parameters of a template can be told apart by position; more are fields of a configuration, and so are flags.
+std::string wrong_templates(const std::string& file, const std::vector<std::string>& lines) {
+  constexpr int kMostParameters = 4;
+  static const std::regex kTwoFlags(R"(<[^<>;{}]*\b(true|false), (true|false)\b[^<>;{}]*>)");
+  static const std::regex kComment(R"(//.*|"(?:[^"\\]|\\.)*")");
+  std::string wrong;
+  int depth = 0, inner = 0, parameters = 0;  // open angle brackets; other open brackets
+  std::string at;
+  for (size_t n = 0; n < lines.size(); ++n) {
+    const std::string code = std::regex_replace(lines[n], kComment, "");
+    for (size_t i = 0; i < code.size(); ++i) {
+      if (!depth && code.compare(i, 10, "template <") == 0)
+        i += 9, depth = 1, parameters = 1, at = file + ":" + std::to_string(n + 1) + ": ";
+      else if (!depth) continue;
+      else if (strchr("([{", code[i])) ++inner;
+      else if (strchr(")]}", code[i])) --inner;
+      else if (inner == 0 && code[i] == '<') ++depth;
+      else if (inner == 0 && code[i] == ',') parameters += depth == 1;
+      else if (inner == 0 && code[i] == '>' && --depth == 0 && parameters > kMostParameters)
+        wrong += at + std::to_string(parameters) + " template parameters, over 4\n";
+    }
+    if (std::regex_search(code, kTwoFlags)) wrong += file + ":" + std::to_string(n + 1) + ": flags by position\n";
+  }
+  return wrong;
+}
+
 std::string check_tree(std::string (*check)(const std::string&, const std::vector<std::string>&), int& files) {
   const fs::path root = ATTUNE_SOURCE_DIR;
   std::string wrong;
@@ -190,6 +217,12 @@ TEST(Layering, every_include_is_allowed) {
 TEST(Layering, files_look_as_agreed) {
   int files = 0;
   EXPECT_EQ(check_tree(wrong_looks, files), "");
+}
+
+TEST(Layering, templates_have_four_parameters_at_most) {
+  int files = 0;
+  EXPECT_EQ(check_tree(wrong_templates, files), "");
+  EXPECT_GT(files, 40);
 }
 
 // Folders with more files than can be surveyed at a glance.
@@ -265,6 +298,12 @@ TEST(Layering, the_rules_can_fail) {
     EXPECT_EQ(wrong_looks(file, {"#pragma once", "  asm volatile(\"mov;\");"}),
               std::string(file) + ":2: instructions of a GPU belong in src/machine/\n");
   EXPECT_EQ(wrong_looks("src/machine/sm80/a.h", {"#pragma once", "  asm volatile(\"mov;\");"}), "");
+  EXPECT_EQ(wrong_templates("a.h", {"template <class A, int B, Pair<A, B> C,", "          int D = f(1, 2)>"}), "");
+  EXPECT_EQ(wrong_templates("a.h", {"", "template <class A, int B, int C,", "          int D, class E>"}),
+            "a.h:2: 5 template parameters, over 4\n");
+  EXPECT_EQ(wrong_templates("a.h", {"// template <class A, int B, int C, int D, class E>", "run<true>(false, true);"}),
+            "");
+  EXPECT_EQ(wrong_templates("a.h", {"run<6, true, false>();"}), "a.h:1: flags by position\n");
   std::map<std::string, std::string> seen;
   EXPECT_EQ(defined_twice("a.h", {"namespace attune {", "class Point;", "struct Point {", "  struct Row {"}, seen), "");
   EXPECT_EQ(defined_twice("b.h", {"namespace attune::sm80 {", "struct Point {"}, seen), "");

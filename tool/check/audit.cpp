@@ -9,7 +9,6 @@
 namespace attune {
 namespace {
 
-constexpr std::string_view kNotJson = "record: not JSON";
 constexpr const char* kNames[] = {
     "unreadable",     "newer-version",   "missing-field",  "unknown-status",    "unknown-word",     "no-reason",
     "no-samples",     "impossible-sample", "impossible-count", "impossible-time", "copied-samples", "forged-status",
@@ -53,8 +52,8 @@ bool audit_line(std::string_view text, Line& out, std::vector<Finding>& found) {
     found.push_back({out.number, name, true, std::move(sentence)});
     return false;
   };
-  if (const Status s = from_json(text, out.record); !s.ok())
-    return no(s.message.find(kNewer) == s.message.npos ? "unreadable" : "newer-version", s.message);
+  if (const Status s = from_json(text, out.record, &out.misread); !s.ok())
+    return no(out.misread == Misread::newer ? "newer-version" : "unreadable", s.message);
   out.digest = seal_of(text);
   out.extract = is_extract(text);
   std::vector<const char*> names;
@@ -100,11 +99,11 @@ void audit_text(std::string_view text, std::vector<Line>& lines, std::vector<Fin
     std::vector<Finding> of_line;
     if (audit_line(one, line, of_line)) { lines.push_back(std::move(line)); continue; }
     const Finding& f = of_line[0];
-    if (f.name == "newer-version") {
+    if (line.misread == Misread::newer) {
       const auto [it, is_new] = newer.emplace(f.sentence, found.size());
       if (is_new) found.push_back(f);
       ++count[it->second];
-    } else if (unfinished && f.sentence.starts_with(kNotJson)) {
+    } else if (unfinished && line.misread == Misread::not_json) {
       found.push_back({number, "unfinished-row", false, "the last line is incomplete"});
     } else {
       found.insert(found.end(), of_line.begin(), of_line.end());

@@ -26,6 +26,7 @@ struct Line {
   Record record{};
   std::string digest{};  // the seal that the text gives; see record/seal.h
   bool extract = false;  // without samples, as scripts/results.py publishes records
+  Misread misread = Misread::none;
 };
 
 // Parses one line. Adds a finding if it is not a record, or a required field is missing or has the wrong type.

@@ -289,16 +289,20 @@ std::string to_json(const Record& r) {
   return line;
 }
 
-Status from_json(std::string_view line, Record& out) {
+Status from_json(std::string_view line, Record& out, Misread* kind) {
+  Misread ignored, &why = kind ? *kind : ignored;
+  why = Misread::other;
   if (Status s = is_small(line); !s.ok()) return s;
   try {
     const json j = parsed(line);
     if (!j.is_object() || !j.contains("attune_record")) return Status::no("record: field attune_record is missing");
     Record r;
     Reader{j}("attune_record", r.version);
-    if (r.version > kRecordVersion)
-      return Status::no("record: ", kNewer, " (record version ", r.version, ", this one reads to ", kRecordVersion,
-                        "): update");
+    if (r.version > kRecordVersion) {
+      why = Misread::newer;
+      return Status::no("record: written by a newer attune (record version ", r.version, ", this one reads to ",
+                        kRecordVersion, "): update");
+    }
     if (r.version < 1) return Status::no("record: version ", r.version, " is not one of 1 to ", kRecordVersion);
     fields(r, Reader{j});
     interval_fields(r.interval, Reader{part(j, "interval_ns")});
@@ -314,9 +318,10 @@ Status from_json(std::string_view line, Record& out) {
     seal_fields(r, Reader{j});
     Reader{j}("seal", r.seal);
     complete(j, r);
-    out = std::move(r);
+    out = std::move(r), why = Misread::none;
     return Status::good();
   } catch (const json::parse_error& e) {
+    why = Misread::not_json;
     return Status::no("record: not JSON, near character ", e.byte);
   } catch (const json::exception& e) {  // out of range; parsing throws no other
     return Status::no("record: ", number_in(e.what()), " is beyond the range of a double");

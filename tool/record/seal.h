@@ -15,7 +15,6 @@
 namespace attune {
 
 inline constexpr std::string_view kSealBegin = ",\"seal\":\"", kSealEnd = "\"}";
-inline constexpr std::string_view kNewer = "written by a newer attune";
 
 // The seal that the text of this line gives; "" if it does not end with one.
 std::string seal_of(std::string_view line);

@@ -27,7 +27,7 @@ constexpr double kMostScores = 0x1p44;  // beyond any machine, and byte counts d
 constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
 
 // Scratch of one worker. Rows are packed: the stride of a matrix is its width.
-struct Room {
+struct Buffers {
   float *q, *k, *v, *out;            // [len, dim]
   float* s;                          // [len_q, len_k]: scores, then weights
   float *before, *now;               // [len_q]: factors of the running output and of this run's sum
@@ -35,7 +35,7 @@ struct Room {
   int32_t* entry;                    // [key blocks]: their entries in the list of the current query block, or -1
 };
 
-Room carve_room(Workspace& w, const Problem& p) {
+Buffers carve_buffers(Workspace& w, const Problem& p) {
   const size_t len_q = size_t(p.len_q), len_k = size_t(p.len_k), dim_qk = size_t(p.dim_qk), dim_v = size_t(p.dim_v);
   const size_t back = p.pass == Pass::backward;  // 0 or 1: a forward reserves nothing for the backward
   const auto take = [&](size_t count) { return w.take<float>(count); };
@@ -102,7 +102,7 @@ struct Worker {
   const Args& a;
   const Blas& blas;
   const CpuKernels &in, &out, &grad;  // read q, k, v and d_out; write out and gradients
-  Room room;
+  Buffers buffers;
   double* d_sink;  // [batch, head]; null unless requested
 
   // to (+)= x y, [m, n] = [m, k] [k, n]; either factor may be stored transposed.
@@ -150,11 +150,11 @@ struct Worker {
     const auto load = [&](Role role, int dim, float* to) {
       each_key(p, a, role, s, b, head, [&](int64_t j, const void* x) { in.widen(x, dim, to + j * dim); });
     };
-    load(Role::k, p.dim_qk, room.k);
-    load(Role::v, p.dim_v, room.v);
+    load(Role::k, p.dim_qk, buffers.k);
+    load(Role::v, p.dim_v, buffers.v);
   }
 
-  // Calls f(i, keys) for every query in order. `keys` is the range within its band; room.entry then holds which of
+  // Calls f(i, keys) for every query in order. `keys` is the range within its band; buffers.entry then holds which of
   // their blocks are listed.
   template <class F>
   void each_query(const Sequence& s, int b, int h, F f) const {
@@ -171,15 +171,15 @@ struct Worker {
     const BlockList list{blocks, a.row<const int32_t>(Role::block_begin, b, 0, h),
                          a.row<const int32_t>(Role::block_column)};
     const int count = int(ceil_div(s.len_k, blocks.k));
-    std::fill_n(room.entry, count, -1);
+    std::fill_n(buffers.entry, count, -1);
     const int first = list.entry(row);
     for (int n = first; n < first + list.count(row); ++n)
-      if (const int block = list.column[n]; block >= 0 && block < count) room.entry[block] = n;
+      if (const int block = list.column[n]; block >= 0 && block < count) buffers.entry[block] = n;
   }
   // Any entry will do for a key whose block is not listed.
   void enter(Plain&, int) const {}
   void enter(General& score, int j) const {
-    if (score.block_bias) score.entry = std::max(0, room.entry[j / p.mask.blocks.k]);
+    if (score.block_bias) score.entry = std::max(0, buffers.entry[j / p.mask.blocks.k]);
   }
   // Computes the logits of `keys` in place; -inf where the block list hides one.
   template <class Score>
@@ -190,23 +190,23 @@ struct Worker {
     }
     if (p.mask.blocks.q)
       for (int j = keys.first; j < keys.last; ++j)
-        if (room.entry[j / p.mask.blocks.k] < 0) s[j] = -INFINITY;
+        if (buffers.entry[j / p.mask.blocks.k] < 0) s[j] = -INFINITY;
   }
 
   template <class Score>
   void forward(int b, int h) const {
     const Sequence s = sequence(p, a, b);
     if (!s.len_q) return;
-    load_queries(Role::q, in, s, h, p.dim_qk, room.q);
+    load_queries(Role::q, in, s, h, p.dim_qk, buffers.q);
     load_keys(s, b, h / (p.heads_q / p.heads_kv));
-    if (s.len_k) multiply(s.len_q, s.len_k, p.dim_qk, room.q, false, room.k, true, room.s);
+    if (s.len_k) multiply(s.len_q, s.len_k, p.dim_qk, buffers.q, false, buffers.k, true, buffers.s);
     const Score score(p, a, s, b, h);
     each_query(s, b, h, [&](int i, Rows keys) {
-      const RowEnd end = finish(i, h, s, soften(score, i, keys, s.len_k, room.s + int64_t(i) * s.len_k));
-      room.before[i] = end.before, room.now[i] = end.now;
+      const RowEnd end = finish(i, h, s, soften(score, i, keys, s.len_k, buffers.s + int64_t(i) * s.len_k));
+      buffers.before[i] = end.before, buffers.now[i] = end.now;
     });
     const auto visible = [&](int i, int j) { return sees(s, b, h, i, j); };
-    if (s.len_k) weigh(s.len_q, p.dim_v, s.len_k, room.s, false, room.v, room.out, false, visible);
+    if (s.len_k) weigh(s.len_q, p.dim_v, s.len_k, buffers.s, false, buffers.v, buffers.out, false, visible);
     for (int i = 0; i < s.len_q; ++i) store_out(i, h, s);
   }
 
@@ -235,9 +235,9 @@ struct Worker {
     return end;
   }
   void store_out(int i, int h, const Sequence& s) const {
-    float* x = room.out + int64_t(i) * p.dim_v;
+    float* x = buffers.out + int64_t(i) * p.dim_v;
     char* to = row_address(a[Role::out], s.q_batch, s.q_first + i, h);
-    const float before = room.before[i], now = room.now[i];
+    const float before = buffers.before[i], now = buffers.now[i];
     for (int d = 0; d < p.dim_v; ++d) x[d] = now == 0.f ? 0.f : x[d] * now;
     if (before != 0.f)  // accumulating, and out is f32; a row that saw no key yet is not read
       for (int d = 0; d < p.dim_v; ++d) x[d] += before * reinterpret_cast<const float*>(to)[d];
@@ -253,12 +253,12 @@ struct Worker {
     load_keys(s, b, head_kv);
     for (int n = 0; n < group; ++n) {
       const int h = head_kv * group + n;
-      load_queries(Role::q, in, s, h, p.dim_qk, room.q);
-      load_queries(Role::out, out, s, h, p.dim_v, room.out);
-      load_queries(Role::d_out, out, s, h, p.dim_v, room.d_out);
+      load_queries(Role::q, in, s, h, p.dim_qk, buffers.q);
+      load_queries(Role::out, out, s, h, p.dim_v, buffers.out);
+      load_queries(Role::d_out, out, s, h, p.dim_v, buffers.d_out);
       if (s.len_k) {
-        multiply(s.len_q, s.len_k, p.dim_qk, room.q, false, room.k, true, room.s);
-        multiply(s.len_q, s.len_k, p.dim_v, room.d_out, false, room.v, true, room.dp);
+        multiply(s.len_q, s.len_k, p.dim_qk, buffers.q, false, buffers.k, true, buffers.s);
+        multiply(s.len_q, s.len_k, p.dim_v, buffers.d_out, false, buffers.v, true, buffers.dp);
       }
       const Score score(p, a, s, b, h);
       each_query(s, b, h, [&](int i, Rows keys) { differentiate(score, i, keys, s, b, h); });
@@ -267,21 +267,21 @@ struct Worker {
           return sees(s, b, h, i, j) && *a.row<const float>(Role::lse, s.q_batch, s.q_first + i, h) != -INFINITY;
         };
         const auto visible = [&](int i, int j) { return seen(j, i); };
-        weigh(s.len_k, p.dim_v, s.len_q, room.s, true, room.d_out, room.dv, n > 0, seen);
-        weigh(s.len_k, p.dim_qk, s.len_q, room.dp, true, room.q, room.dk, n > 0, seen);
-        if (weigh(s.len_q, p.dim_qk, s.len_k, room.dp, false, room.k, room.dq, false, visible))
+        weigh(s.len_k, p.dim_v, s.len_q, buffers.s, true, buffers.d_out, buffers.dv, n > 0, seen);
+        weigh(s.len_k, p.dim_qk, s.len_q, buffers.dp, true, buffers.q, buffers.dk, n > 0, seen);
+        if (weigh(s.len_q, p.dim_qk, s.len_k, buffers.dp, false, buffers.k, buffers.dq, false, visible))
           load_keys(s, b, head_kv);
       }
       if (a.given(Role::dq)) store_dq(s, h);
     }
-    if (a.given(Role::dk)) add_keys(Role::dk, s, b, head_kv, p.dim_qk, room.dk, room.k);
-    if (a.given(Role::dv)) add_keys(Role::dv, s, b, head_kv, p.dim_v, room.dv, room.v);
+    if (a.given(Role::dk)) add_keys(Role::dk, s, b, head_kv, p.dim_qk, buffers.dk, buffers.k);
+    if (a.given(Role::dv)) add_keys(Role::dv, s, b, head_kv, p.dim_v, buffers.dv, buffers.v);
   }
 
   // Converts a row of scores and dp to dropped weights and gradients of dot products.
   template <class Score>
   void differentiate(Score score, int i, Rows keys, const Sequence& s, int b, int h) const {
-    float *x = room.s + int64_t(i) * s.len_k, *dp = room.dp + int64_t(i) * s.len_k;
+    float *x = buffers.s + int64_t(i) * s.len_k, *dp = buffers.dp + int64_t(i) * s.len_k;
     const float lse = *a.row<const float>(Role::lse, s.q_batch, s.q_first + i, h);
     if (lse == -INFINITY) keys = {0, 0};  // a row that sees no key has no gradient
     for (float* row : {x, dp}) {
@@ -296,13 +296,13 @@ struct Worker {
       for (int j = keys.first; j < keys.last; ++j) x[j] = fast_exp2(exponent_of_weight(x[j], reference));
       for (int j = keys.first; j < keys.last; ++j) dp[j] = x[j] * (dp[j] - delta) * scale;
       for (int j = keys.first; p.mask.blocks.q && j < keys.last; ++j)
-        if (room.entry[j / p.mask.blocks.k] < 0) x[j] = dp[j] = 0.f;
+        if (buffers.entry[j / p.mask.blocks.k] < 0) x[j] = dp[j] = 0.f;
     } else {
       const bool of_block = p.has(Option::block_bias);
       // A stride of 0 sums over its axis.
       float* d_bias = of_block ? a.row<float>(Role::d_bias) : a.row<float>(Role::d_bias, b, i, h);
       for (int j = keys.first; j < keys.last; ++j) {
-        const bool seen = !p.mask.blocks.q || room.entry[j / p.mask.blocks.k] >= 0;
+        const bool seen = !p.mask.blocks.q || buffers.entry[j / p.mask.blocks.k] >= 0;
         enter(score, j);
         const float slope = score.slope_of_logit(x[j]), keep = score.keep(i, j);
         const float weight = seen ? fast_exp2(exponent_of_weight(score.logit(x[j], i, j), reference)) : 0.f;
@@ -314,15 +314,15 @@ struct Worker {
     }
   }
   float delta_of(int i, int h, const Sequence& s) const {
-    const float *o = room.out + int64_t(i) * p.dim_v, *d_o = room.d_out + int64_t(i) * p.dim_v;
+    const float *o = buffers.out + int64_t(i) * p.dim_v, *d_o = buffers.d_out + int64_t(i) * p.dim_v;
     const float* d_lse = a.row<const float>(Role::d_lse, s.q_batch, s.q_first + i, h);
     return reduce({0, p.dim_v}, 0.f, [=](int d) { return o[d] * d_o[d]; }, plus) - (d_lse ? *d_lse : 0.f);
   }
 
   void store_dq(const Sequence& s, int h) const {
-    if (!s.len_k) std::fill_n(room.dq, int64_t(s.len_q) * p.dim_qk, 0.f);
+    if (!s.len_k) std::fill_n(buffers.dq, int64_t(s.len_q) * p.dim_qk, 0.f);
     for (int i = 0; i < s.len_q; ++i) {
-      float* x = room.dq + int64_t(i) * p.dim_qk;
+      float* x = buffers.dq + int64_t(i) * p.dim_qk;
       char* to = row_address(a[Role::dq], s.q_batch, s.q_first + i, h);
       if (p.has(Option::accumulate))  // gradients are f32
         for (int d = 0; d < p.dim_qk; ++d) x[d] += reinterpret_cast<const float*>(to)[d];
@@ -373,7 +373,7 @@ struct Carved {
 };
 Carved carve(Workspace& w, const Problem& p, int workers) {
   Workspace one;
-  carve_room(one, p);
+  carve_buffers(one, p);
   const size_t sinks = p.pass == Pass::backward && p.has(Option::sink) ? size_t(p.batch) * size_t(p.heads_q) : 0;
   Carved c{.d_sink = w.take<double>(sinks), .rooms = nullptr, .room_bytes = size_t(round_up(int64_t(one.used), 256))};
   c.rooms = w.take<std::byte>(c.room_bytes * size_t(workers));
@@ -390,7 +390,7 @@ void run_tasks(const Plan& plan, const Args& a, const Blas& blas, const Carved& 
     const BlasOneThread one_thread(blas);
     Workspace w{carved.rooms + size_t(worker) * carved.room_bytes};
     const Worker me{p, a, blas, *best_kernels(p.dtype.q, features), *best_kernels(p.dtype.out, features),
-                    *best_kernels(grad, features), carve_room(w, p),
+                    *best_kernels(grad, features), carve_buffers(w, p),
                     a.given(Role::d_sinks) && p.has(Option::sink) ? carved.d_sink : nullptr};
     for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < split.tasks;) {
       if (p.pass == Pass::forward)

@@ -5,10 +5,15 @@
 
 namespace attune::sm80 {
 
-// `Rows`, `Columns`: the layouts of X and Y, at these addresses; kDepth: their columns.
-template <class T, class Rows, class Columns, int kDepth, int kN>
+template <int kRows, int kColumns>
+ATTUNE_HD constexpr int columns_of(SharedTile<kRows, kColumns>) { return kColumns; }
+
+// `Rows`, `Columns`: the layouts of X and Y, at these addresses, with equally many columns.
+template <class T, class Rows, class Columns, int kN>
 __device__ __forceinline__ void multiply_tiles(Accumulator (&s)[kN], uint32_t rows, uint32_t columns, int warp,
                                                int lane) {
+  constexpr int kDepth = columns_of(Rows{});
+  static_assert(kDepth == columns_of(Columns{}));
 #pragma unroll
   for (int n = 0; n < kN; ++n) s[n] = {};
   const uint32_t row = rows + Rows::offset(warp * 16 + lane % 16, lane / 16 * 8);

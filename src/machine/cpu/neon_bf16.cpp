@@ -69,16 +69,17 @@ struct Part {
   long pairs;
 };
 
+// Scores: starts from zero and folds the maximum over b into best[a] while still in registers. Apart: twelve rows as
+// three panels of four, whose operands, or sums, lie at any addresses.
+struct ProductConfig { bool scores = false, apart = false; };
+
 // acc[b][a] (+)= A_a B_b^T over groups of four. A is [groups][Pairs][8]; B is [groups][4][8] in `count` parts, each
 // `offset` bytes after its address; acc is 4 Pairs vectors in memory, which stay in registers from part to part. The
 // line `ahead` bytes after a line of B is prefetched: parts are too short for the hardware prefetcher.
 //
 // Written in assembly because 24 accumulators and ten operands do not fit in 32 registers at once: compilers hoist the
 // loads and spill (g++ 12 loses half the speed). With 16 accumulators everything fits.
-//
-// Scores: starts from zero and folds the maximum over b into best[a] while still in registers. Apart: twelve rows as
-// three panels of four, whose operands, or sums, lie at any addresses.
-template <int Pairs, bool Scores, bool Apart = false>
+template <int Pairs, ProductConfig C>
 [[gnu::always_inline]] inline void product(const Bf16* a, const Part* parts, long count, int64_t offset, int64_t ahead,
                                             float* acc, float* best, const Bf16* a1 = nullptr, const Bf16* a2 = nullptr,
                                             float* acc1 = nullptr, float* acc2 = nullptr) {
@@ -139,15 +140,15 @@ template <int Pairs, bool Scores, bool Apart = false>
     "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31"
   const Bf16* b;
   long pairs;
-  if constexpr (Apart && Scores)
+  if constexpr (C.apart && C.scores)
     asm volatile(EACH6(ZERO) STEPS(STEP6_APART) MAX_OF_6 EACH6(STORE) OPERANDS);
-  else if constexpr (Apart)
+  else if constexpr (C.apart)
     asm volatile(APART(LOAD_APART) STEPS(STEP6) APART(STORE_APART) OPERANDS);
-  else if constexpr (Pairs == 6 && Scores)
+  else if constexpr (Pairs == 6 && C.scores)
     asm volatile(EACH6(ZERO) STEPS(STEP6) MAX_OF_6 EACH6(STORE) OPERANDS);
   else if constexpr (Pairs == 6)
     asm volatile(EACH6(LOAD) STEPS(STEP6) EACH6(STORE) OPERANDS);
-  else if constexpr (Scores)
+  else if constexpr (C.scores)
     asm volatile(EACH4(ZERO) STEPS(STEP4) MAX_OF_4 EACH4(STORE) OPERANDS);
   else
     asm volatile(EACH4(LOAD) STEPS(STEP4) EACH4(STORE) OPERANDS);
@@ -238,7 +239,7 @@ template <int Pairs, bool Scores>
     if (n < many) product_of_4<Scores, false>(a, parts, count, n / 8 * apart, apart, acc, best);
   } else {
     for (; n < many; n += 8, acc += kStep)
-      product<Pairs, Scores>(a, parts, count, n / 8 * apart, ahead, acc, best);
+      product<Pairs, ProductConfig{.scores = Scores}>(a, parts, count, n / 8 * apart, ahead, acc, best);
   }
 }
 
@@ -388,15 +389,16 @@ struct Panels {
     const Part part{static_cast<const Bf16*>(k), dim / 8};
     const auto at = [&](int i) { return static_cast<const Bf16*>(q[i]); };
     for (int j = 0; j < n; j += 8, s += 8 * kRows)
-      product<6, true, true>(at(0), &part, 1, int64_t(2) * j * dim, 1024, s, best, at(1), at(2));
+      product<6, ProductConfig{.scores = true, .apart = true}>(at(0), &part, 1, int64_t(2) * j * dim, 1024, s, best,
+                                                              at(1), at(2));
     for (int r = 0; r < kRows; r += 4)
       vst1q_f32(top + r, vpmaxq_f32(vld1q_f32(best + 2 * r), vld1q_f32(best + 2 * r + 4)));
   }
   static void accumulate_apart(const void* p, const void* v, int room, int n, int dim, float* const* o) {
     const Part part{static_cast<const Bf16*>(v), n / 8};
     for (int d = 0; d < dim; d += 8)
-      product<6, false, true>(static_cast<const Bf16*>(p), &part, 1, int64_t(2) * d * room, 1024, o[0] + 4 * d, nullptr,
-                              nullptr, nullptr, o[1] + 4 * d, o[2] + 4 * d);
+      product<6, ProductConfig{.apart = true}>(static_cast<const Bf16*>(p), &part, 1, int64_t(2) * d * room, 1024,
+                                               o[0] + 4 * d, nullptr, nullptr, nullptr, o[1] + 4 * d, o[2] + 4 * d);
   }
 
   // Calls f(r, d, x, y) for each row and group of eight dims. Two rows are the halves of the same vectors.

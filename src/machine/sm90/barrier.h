@@ -8,6 +8,8 @@ namespace attune::sm90 {
 
 __device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
+using Mbarrier = uint64_t;  // in shared memory
+
 __device__ inline void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

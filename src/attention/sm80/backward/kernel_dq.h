@@ -142,8 +142,8 @@ struct BackwardRows {
   };
   __device__ void compute(const Tile& t, int stage, const float2 (&row)[2]) {
     Accumulator s[1][kTileK / 8], dp[1][kTileK / 8];
-    multiply_tiles<T, TileOfQ, TileOfK, Dim>(s[0], shared, k_shared(stage), warp, lane);
-    multiply_tiles<T, TileOfO, TileOfV, DimV>(dp[0], shared + kO, v_shared(stage), warp, lane);
+    multiply_tiles<T, TileOfQ, TileOfK>(s[0], shared, k_shared(stage), warp, lane);
+    multiply_tiles<T, TileOfO, TileOfV>(dp[0], shared + kO, v_shared(stage), warp, lane);
     refresh();
     General score(p, a, at.seq, at.b, at.head);
     score.bias = nullptr, score.block_bias = nullptr;  // a deterministic run has none; removes their code

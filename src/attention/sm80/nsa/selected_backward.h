@@ -35,8 +35,8 @@ struct SelectedRows {
   // Handles keys [first, first + kPart) of the tile.
   __device__ void compute(int first, int stage, const float2 (&end)[2]) {
     Accumulator s[kPart / 8], dp[kPart / 8];
-    multiply_tiles<T, TileOfQ, TileOfK, kDim>(s, q_shared, walk.k_shared(stage) + first * 128, warp, lane);
-    multiply_tiles<T, TileOfO, TileOfV, kDimV>(dp, o_shared, walk.v_shared(stage) + first * 128, warp, lane);
+    multiply_tiles<T, TileOfQ, TileOfK>(s, q_shared, walk.k_shared(stage) + first * 128, warp, lane);
+    multiply_tiles<T, TileOfO, TileOfV>(dp, o_shared, walk.v_shared(stage) + first * 128, warp, lane);
     const SelectedTile& t = walk.shared.tile[stage];
     const int seen[2] = {walk.seen(t, row_of(0)) - first, walk.seen(t, row_of(1)) - first};
 #pragma unroll

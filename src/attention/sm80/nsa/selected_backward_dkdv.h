@@ -126,7 +126,7 @@ struct SelectedKeys {
   __device__ void compute(int stage) {
     const bool large_logits = any_large_logit<kKeyRows>(shared.end[stage], lane);
     Accumulator one[1][kKeyRows / 8], (&s)[kKeyRows / 8] = one[0];
-    multiply_tiles<T, TileOfK, TileOfQ, kDim>(s, k_shared, q_shared(stage), warp, lane);
+    multiply_tiles<T, TileOfK, TileOfQ>(s, k_shared, q_shared(stage), warp, lane);
     const int key = shared.first + warp * 16 + lane / 4;
     uint32_t p[kKeyRows / 8][2];
 #pragma unroll
@@ -145,7 +145,7 @@ struct SelectedKeys {
     if constexpr (kWithDv) add<TileOfO, kDimV>(dv, p, o_shared(stage));
     if constexpr (kWithDk) {
       Accumulator dp[kKeyRows / 8];
-      multiply_tiles<T, TileOfV, TileOfO, kDimV>(dp, v_shared, o_shared(stage), warp, lane);
+      multiply_tiles<T, TileOfV, TileOfO>(dp, v_shared, o_shared(stage), warp, lane);
 #pragma unroll
       for (int n = 0; n < kKeyRows / 8; ++n) {
         const int row = n * 8 + lane % 4 * 2;

@@ -4,6 +4,7 @@
 #pragma once
 #include <cuda.h>
 
+#include <cstddef>
 #include <type_traits>
 
 #include "attention/sm90/backward/combine.h"
@@ -11,6 +12,7 @@
 #include "attention/tile/key_tile.h"
 #include "attention/sm90/score_options.h"
 #include "attention/tile/transposed_tile.h"
+#include "machine/sm90/barrier.h"
 
 namespace attune::sm90 {
 
@@ -199,28 +201,45 @@ struct BackwardLayout {
   static_assert(kAdders >= kPlacesDq || !kDeterministic);
   static_assert(kTileQ / 64 * kPanels == kGroups, "a warpgroup has 64 columns of dQ, or 64 x 64");
   static constexpr int kPlacesK = kPersistent && !kTransposed ? 2 : 1, kPlacesV = kCarries ? 2 : 1;
-  static constexpr int kK = 0, kV = kPlacesK * kBytesK, kQ = kV + kPlacesV * kBytesK, kO = kQ + kStages * kBytesQ;
-  static constexpr int kDs = kO + kStages * kBytesQ, kDq = kDs + kBuffers * kBytesDs;
-  static constexpr int kStats = kDq + kPlacesDq * kWarps * kBytesDq;
-  static constexpr int kKFull = kStats + kStages * kBytesStats, kQFull = kKFull + 8 * kPlacesK;
-  static constexpr int kQEmpty = kQFull + 8 * kStages;
-  static constexpr int kOFull = kQEmpty + 8 * kStages, kOEmpty = kOFull + 8 * kStages;
-  static constexpr int kDsFull = kOEmpty + 8 * kStages, kDsEmpty = kDsFull + 8 * kBuffers;
-  static constexpr int kDqFull = kDsEmpty + 8 * kBuffers, kDqEmpty = kDqFull + 16;
-  static constexpr int kBlock = kDqEmpty + 16, kVisits = kBlock + 16, kKEmpty = kVisits + 8 * kStages;
-  static constexpr int kVFull = kKEmpty + 8 * kPersistent * kPlacesK, kVEmpty = kVFull + 8 * kPersistent * kPlacesV;
-  static constexpr int kTileFull = kVEmpty + 8 * kPersistent * kPlacesV;  // the tile of each K buffer
-  static constexpr int kTile = kTileFull + 8 * kPersistent * kPlacesK;
-  static constexpr int kLargeLogitsOfTile = kTile + 8 * kPersistent;               // nonzero: some row has large logits
-  static constexpr int kLargeLogitsOfWarp = kLargeLogitsOfTile + 8 * kPersistent;  // [kWarps]: the same
-  static constexpr int kTicket = kLargeLogitsOfWarp + 4 * kWarps;                  // of two steps
-  static constexpr int kEnd = kTicket + 16 * kTakesTickets;
-  static constexpr int kListedVisits = (kEnd + 15) / 16 * 16;
-  static constexpr int kWalkedVisits = kListedVisits + kStages * int(sizeof(ListedVisit));
-  static constexpr int kVisitFull = kWalkedVisits + kVisitsAhead * int(sizeof(WalkedVisit));
-  static constexpr int kVisitEmpty = kVisitFull + 8 * kVisitsAhead;
-  static constexpr int kWalked = kVisitEmpty + 8 * kVisitsAhead;
-  static constexpr int kSharedBytes = kWalks ? kWalked + int(sizeof(WalkedKeys)) : kEnd;
+  struct Shared {
+    char k[kPlacesK][kBytesK], v[kPlacesV][kBytesK], q[kStages][kBytesQ], d_out[kStages][kBytesQ];
+    char ds[kBuffers][kBytesDs], dq[kPlacesDq][kWarps][kBytesDq];
+    float2 stats[kStages][kTileQ];
+    Mbarrier k_full[kPlacesK], q_full[kStages], q_empty[kStages], o_full[kStages], o_empty[kStages];
+    Mbarrier ds_full[kBuffers], ds_empty[kBuffers], dq_full[2], dq_empty[2];
+    int block[4];
+    KeyVisit visits[kStages];
+    Mbarrier k_empty[kPersistent * kPlacesK], v_full[kPersistent * kPlacesV], v_empty[kPersistent * kPlacesV];
+    Mbarrier tile_full[kPersistent * kPlacesK];  // the tile of each K buffer
+    int tile[kPersistent * 2];
+    int large_logits_of_tile[kPersistent * 2];   // nonzero: some row has large logits
+    int large_logits_of_warp[kWarps];            // the same
+    Mbarrier ticket[kTakesTickets * 2];          // of two steps
+    alignas(16) char listed_visits[kWalks * kStages][sizeof(ListedVisit)];
+    alignas(16) char walked_visits[kWalks * kVisitsAhead][sizeof(WalkedVisit)];
+    Mbarrier visit_full[kWalks * kVisitsAhead], visit_empty[kWalks * kVisitsAhead];
+    WalkedKeys walked[kWalks];
+  };
+  static constexpr int kK = offsetof(Shared, k), kV = offsetof(Shared, v), kQ = offsetof(Shared, q);
+  static constexpr int kO = offsetof(Shared, d_out), kDs = offsetof(Shared, ds), kDq = offsetof(Shared, dq);
+  static constexpr int kStats = offsetof(Shared, stats);
+  static constexpr int kKFull = offsetof(Shared, k_full), kKEmpty = offsetof(Shared, k_empty);
+  static constexpr int kVFull = offsetof(Shared, v_full), kVEmpty = offsetof(Shared, v_empty);
+  static constexpr int kQFull = offsetof(Shared, q_full), kQEmpty = offsetof(Shared, q_empty);
+  static constexpr int kOFull = offsetof(Shared, o_full), kOEmpty = offsetof(Shared, o_empty);
+  static constexpr int kDsFull = offsetof(Shared, ds_full), kDsEmpty = offsetof(Shared, ds_empty);
+  static constexpr int kDqFull = offsetof(Shared, dq_full), kDqEmpty = offsetof(Shared, dq_empty);
+  static constexpr int kBlock = offsetof(Shared, block), kVisits = offsetof(Shared, visits);
+  static constexpr int kTileFull = offsetof(Shared, tile_full), kTile = offsetof(Shared, tile);
+  static constexpr int kLargeLogitsOfTile = offsetof(Shared, large_logits_of_tile);
+  static constexpr int kLargeLogitsOfWarp = offsetof(Shared, large_logits_of_warp);
+  static constexpr int kTicket = offsetof(Shared, ticket);
+  static constexpr int kListedVisits = offsetof(Shared, listed_visits);
+  static constexpr int kWalkedVisits = offsetof(Shared, walked_visits);
+  static constexpr int kVisitFull = offsetof(Shared, visit_full), kVisitEmpty = offsetof(Shared, visit_empty);
+  static constexpr int kWalked = offsetof(Shared, walked);
+  static constexpr int kSharedBytes =
+      kWalks ? kWalked + int(sizeof(WalkedKeys)) : kTicket + int(sizeof(Shared::ticket));
   static_assert(!kSkips || kPlacesK == 2);  // one phase of kDsFull per buffer
   static_assert(kSharedBytes <= 227 * 1024);
 };

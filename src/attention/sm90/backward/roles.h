@@ -5,13 +5,13 @@
 
 namespace attune::sm90 {
 
-inline constexpr int kProducerGroup = 0, kFirstConsumer = 1;  // warpgroups
+enum Warpgroup : int { kProducerGroup = 0, kFirstConsumer = 1 };
 // Threads of the producer warpgroup: kLoader loads. In persistent CTAs, those from kHelpers on add dQ or prepare ahead.
 // With lists, they walk the lists, and those from kListHelpers on prepare ahead.
-inline constexpr int kLoader = 0, kHelpers = 32, kListHelpers = 64;
+enum ProducerThread : unsigned { kLoader = 0, kHelpers = 32, kListHelpers = 64 };
 
 inline constexpr int kConsumerThreads = 256;
-inline constexpr int kConsumersMeet = 1;                      // fused kernel
-inline constexpr int kValuesMultiply = 1, kKeysMultiply = 2;  // two-kernel dK/dV: one lets the other multiply
+enum FusedBarrier : int { kConsumersMeet = 1 };
+enum DkDvBarrier : int { kValuesMultiply = 1, kKeysMultiply = 2 };  // two-kernel dK/dV: one lets the other multiply
 
 }  // namespace attune::sm90

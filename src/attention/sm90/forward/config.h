@@ -4,9 +4,12 @@
 #pragma once
 #include <cuda.h>
 
+#include <cstddef>
+
 #include "attention/sm90/forward/combine.h"
 #include "attention/tile/query_tile.h"
 #include "attention/sm90/score_options.h"
+#include "machine/sm90/barrier.h"
 
 namespace attune::sm90 {
 
@@ -110,22 +113,28 @@ struct ForwardLayout {
   static_assert(kLists != Lists::one || (kListBlock % kTileK == 0 && kListBlock % kTileQ == 0));
   static_assert(kLists != Lists::each || (kTileK == 64 && kGroups == 2 && !kInPlace && !kPingPong && !kF32Out));
   static constexpr int kReleases = kGroups * 4;  // arrivals that release a buffer: one per warp
-  // Shared memory: q, k, v, out, barriers, query tiles, numbers of key tiles. A tile consists of panels of 64 columns,
-  // rows 128 bytes apart.
+  // A tile in shared memory consists of panels of 64 columns, rows 128 bytes apart.
   static constexpr int kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
   static constexpr int kBytesQ = kPanelQ * kPanels, kBytesK = kPanelK * kPanels, kBytesV = kPanelK * kPanelsV;
   // Panels of out that leave at a time.
   static constexpr int kPanelsOut = kDim <= 128 ? kPanelsV : kPanelsV == 4 ? 2 : 1;
-  static constexpr int kQ = 0, kK = kQ + kQStages * kBytesQ, kV = kK + kStages * kBytesK,
-                       kOut = kV + kStages * kBytesV, kBarriers = kOut + (kOutThroughQ ? 0 : kPanelsOut * kPanelQ),
-                       kTiles = kBarriers + 512,
-                       kTileBytes = sizeof(QueryTile), kNumbers = kTiles + kTileBytes * 4,
-                       kSharedBytes = kNumbers + 4 * kStages;
-  static constexpr int kQFull = kBarriers, kQEmpty = kQFull + 8 * kQStages, kKFull = kQEmpty + 8 * kQStages,
-                       kKEmpty = kKFull + 8 * kStages, kVFull = kKEmpty + 8 * kStages, kVEmpty = kVFull + 8 * kStages,
-                       kTileReady = kVEmpty + 8 * kStages,  // a query tile is known, before its q arrives
-                       kPrefetchNext = kTileReady + 8 * 4;  // its keys are nearly all requested
-  static_assert(kPrefetchNext + 8 * 4 <= kTiles);
+  struct Shared {
+    char q[kQStages][kBytesQ], k[kStages][kBytesK], v[kStages][kBytesV];
+    char out[kOutThroughQ ? 0 : kPanelsOut * kPanelQ];
+    Mbarrier q_full[kQStages], q_empty[kQStages], k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+    Mbarrier tile_ready[4];     // a query tile is known, before its q arrives
+    Mbarrier prefetch_next[4];  // its keys are nearly all requested
+    Mbarrier unused[64 - 8 - 2 * kQStages - 4 * kStages];
+    QueryTile tiles[4];
+    int numbers[kStages];       // of key tiles
+  };
+  static constexpr int kQ = offsetof(Shared, q), kK = offsetof(Shared, k), kV = offsetof(Shared, v),
+                       kOut = offsetof(Shared, out), kTiles = offsetof(Shared, tiles), kTileBytes = sizeof(QueryTile),
+                       kNumbers = offsetof(Shared, numbers), kSharedBytes = kNumbers + int(sizeof(Shared::numbers));
+  static constexpr int kQFull = offsetof(Shared, q_full), kQEmpty = offsetof(Shared, q_empty),
+                       kKFull = offsetof(Shared, k_full), kKEmpty = offsetof(Shared, k_empty),
+                       kVFull = offsetof(Shared, v_full), kVEmpty = offsetof(Shared, v_empty),
+                       kTileReady = offsetof(Shared, tile_ready), kPrefetchNext = offsetof(Shared, prefetch_next);
   static_assert(kSharedBytes <= 227 * 1024);
   static_assert(!kOwnKeyTiles || (kTileK == 64 && kGroups <= kStages && !(kInPlace || kPingPong || kF32Out)));
   static_assert(!kOutThroughQ || (kQStages == 2 && kDim == kDimV));

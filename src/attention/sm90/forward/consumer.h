@@ -11,9 +11,10 @@
 
 namespace attune::sm90 {
 
-// Named barriers for ping-pong, one per consumer warpgroup from this number on, each for two warpgroups. Barrier 0 is
+// Named barriers. kPingPongBarrier: the first of one per consumer warpgroup, each for two warpgroups. Barrier 0 is
 // __syncthreads.
-inline constexpr int kPingPongBarrier = 1, kPingPongThreads = 256;
+enum ForwardBarrier : int { kPingPongBarrier = 1 };
+inline constexpr int kPingPongThreads = 256;
 
 template <class C>
 struct Consumer {

@@ -17,10 +17,10 @@
 namespace attune::sm90 {
 
 // Threads of the producer warpgroup that have a role, each the first of its warp.
-struct WarpRole {
-  static constexpr unsigned kProducer = 0;        // loads k and v; with a list per warpgroup: k
-  static constexpr unsigned kTileScheduler = 32;  // takes query tiles and loads q
-  static constexpr unsigned kValueProducer = 64;  // with a list per warpgroup: loads v
+enum WarpRole : unsigned {
+  kProducer = 0,        // loads k and v; with a list per warpgroup: k
+  kTileScheduler = 32,  // takes query tiles and loads q
+  kValueProducer = 64,  // with a list per warpgroup: loads v
 };
 
 template <class C>

@@ -6,6 +6,8 @@
 // Warpgroups hide each other's waits. There is no producer warp and no unrolling by stages: a small problem runs this
 // code once, and most of its time is the latency of the first byte.
 #pragma once
+#include <cstddef>
+
 #include "attention/sm90/forward/softmax.h"
 #include "core/divisor.h"
 #include "core/softmax.h"
@@ -40,11 +42,16 @@ struct SplitKvLayout {
   static constexpr int kShare = kDim / 2 / kGroups;  // per thread: sums of the columns that its warpgroup finishes
   static constexpr int kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
   static constexpr int kBytesQ = kPanelQ * kPanels, kBytesK = kPanelK * kPanels;
-  // Shared memory: q of this tile and the next, k and v of each warpgroup, sums in transit, rows, barriers.
-  static constexpr int kQ = 0, kK = kQ + 2 * kBytesQ, kSums = kK + 2 * kGroups * kStages * kBytesK,
-                       kRows = kSums + kGroups * (kGroups - 1) * kShare * 4 * 128, kBarriers = kRows + kGroups * 64 * 8,
-                       kSharedBytes = kBarriers + 8 * (2 + 4 * kGroups * kStages);
-  static constexpr int kQFull = kBarriers, kFull = kQFull + 8 * 2, kEmpty = kFull + 8 * 2 * kGroups * kStages;
+  struct Shared {
+    char q[2][kBytesQ];                                  // of this tile and the next
+    char k_v[2][kGroups][kStages][kBytesK];
+    float4 sums[kGroups][kGroups - 1][kShare / 4][128];  // in transit from warpgroup to warpgroup
+    float2 rows[kGroups][64];                            // maximum and sum
+    Mbarrier q_full[2], full[2][kGroups][kStages], empty[2][kGroups][kStages];
+  };
+  static constexpr int kQ = offsetof(Shared, q), kK = offsetof(Shared, k_v), kSums = offsetof(Shared, sums),
+                       kRows = offsetof(Shared, rows), kQFull = offsetof(Shared, q_full),
+                       kFull = offsetof(Shared, full), kEmpty = offsetof(Shared, empty), kSharedBytes = sizeof(Shared);
   static_assert(kDim % 64 == 0 && kShare % 4 == 0 && kSharedBytes <= 227 * 1024);
 };
 

@@ -11,7 +11,11 @@ namespace attune::sm90 {
 template <class Number, int DimQk, int DimV>
 struct GeneralDkDvLayout : DkDvLayout<Number, DimQk, DimV> {
   using Base = DkDvLayout<Number, DimQk, DimV>;
-  static constexpr int kVisits = Base::kSharedBytes, kSharedBytes = kVisits + 8 * Base::kStatsStages;
+  struct Shared {
+    typename Base::Shared tiles;
+    KeyVisit visits[Base::kStatsStages];
+  };
+  static constexpr int kVisits = offsetof(Shared, visits), kSharedBytes = sizeof(Shared);
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // walking lists needs more
   static_assert(kSharedBytes <= 227 * 1024);
 };

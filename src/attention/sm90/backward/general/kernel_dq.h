@@ -12,7 +12,11 @@ namespace attune::sm90 {
 template <class Number, int DimQk, int DimV>
 struct GeneralDqLayout : DqLayout<Number, DimQk, DimV> {
   using Base = DqLayout<Number, DimQk, DimV>;
-  static constexpr int kTags = Base::kSharedBytes, kSharedBytes = kTags + 4 * Base::kStagesK;
+  struct Shared {
+    typename Base::Shared tiles;
+    int tags[Base::kStagesK];
+  };
+  static constexpr int kTags = offsetof(Shared, tags), kSharedBytes = sizeof(Shared);
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

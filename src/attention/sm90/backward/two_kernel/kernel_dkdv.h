@@ -5,6 +5,8 @@
 //   second  dP^T = V dO^T, with P^T -> dS^T; dK += dS^T Q
 // The results of the first products have the register layout that the second products need.
 #pragma once
+#include <cstddef>
+
 #include "attention/sm90/backward/two_kernel/common.h"
 
 namespace attune::sm90 {
@@ -21,17 +23,23 @@ struct DkDvLayout {
   static constexpr int kBytesQ = kPanelsQk * kPanelQ, kBytesO = kPanelsV * kPanelQ, kBytesK = kPanelsQk * kPanelK;
   static constexpr int kBytesV = kPanelsV * kPanelK, kBytesStats = kTileQ * 8, kBytesP = kTileQ * kTileK * 4;
   static constexpr int kBytesTile = kBytesQ > kBytesO ? kBytesQ : kBytesO;
-  static constexpr int kK = 0, kV = kBytesK, kTiles = kV + kBytesV, kP = kTiles + kPlaces * kBytesTile;
   static constexpr bool kKeepsKeys = DimQk <= 192 && DimV <= 192;  // in registers, if there is room
-  static constexpr int kAfterP = kP + kStages * kBytesP, kBytesOfStats = kStatsStages * kBytesStats;
   // If two P do not fit, with a KB for barriers, the second one reuses the buffer of k.
-  static constexpr bool kReusesKeys = kAfterP + kBytesOfStats > 226 * 1024;
+  static constexpr bool kReusesKeys =
+      kBytesK + kBytesV + kPlaces * kBytesTile + kStages * kBytesP + kStatsStages * kBytesStats > 226 * 1024;
   static_assert(!kReusesKeys || (kKeepsKeys && kBytesP <= kBytesK));
+  struct Shared {
+    char k[kBytesK], v[kBytesV], tiles[kPlaces][kBytesTile], p[kReusesKeys ? 1 : kStages][kBytesP];
+    float2 stats[kStatsStages][kTileQ];
+    Mbarrier k_full, v_full, done, full[kPlaces], empty[kPlaces], p_full[kStages], p_empty[kStages];
+  };
+  static constexpr int kK = offsetof(Shared, k), kV = offsetof(Shared, v), kTiles = offsetof(Shared, tiles);
+  static constexpr int kP = offsetof(Shared, p), kStats = offsetof(Shared, stats), kSharedBytes = sizeof(Shared);
+  static constexpr int kKFull = offsetof(Shared, k_full), kVFull = offsetof(Shared, v_full);
+  static constexpr int kDone = offsetof(Shared, done);
+  static constexpr int kFull = offsetof(Shared, full), kEmpty = offsetof(Shared, empty);
+  static constexpr int kPFull = offsetof(Shared, p_full), kPEmpty = offsetof(Shared, p_empty);
   static constexpr uint32_t kStepP = uint32_t(kReusesKeys ? kK - kP : kBytesP);  // modulo 2^32
-  static constexpr int kStats = kReusesKeys ? kP + kBytesP : kAfterP, kKFull = kStats + kBytesOfStats;
-  static constexpr int kVFull = kKFull + 8, kDone = kVFull + 8, kFull = kDone + 8, kEmpty = kFull + 8 * kPlaces;
-  static constexpr int kPFull = kEmpty + 8 * kPlaces, kPEmpty = kPFull + 8 * kStages;
-  static constexpr int kSharedBytes = kPEmpty + 8 * kStages;
   // Buffers of q and of d_out of a step.
   static __device__ uint32_t q_place(uint32_t step) { return step % 2 * 2 + step / 2 % 2; }
   static __device__ uint32_t o_place(uint32_t step) { return step % 2 * 2 + (step / 2 % 2 ^ 1); }

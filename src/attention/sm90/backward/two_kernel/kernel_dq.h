@@ -5,6 +5,8 @@
 // So k is loaded a whole step ahead, and one warpgroup multiplies while the other computes exponentials. Q and dO stay
 // in shared memory, which leaves three tiles at d256: two of k, and one of v that is released in halves.
 #pragma once
+#include <cstddef>
+
 #include "attention/sm90/backward/two_kernel/common.h"
 
 namespace attune::sm90 {
@@ -19,11 +21,17 @@ struct DqLayout {
   static constexpr int kStagesK = 2, kStagesV = 2;                                     // of parts
   static constexpr int kBytesQ = kPanelsQk * kPanelQ, kBytesO = kPanelsV * kPanelQ, kBytesK = kPanelsQk * kPanelK;
   static constexpr int kBytesV = kPanelsPart * kPanelK;
-  static constexpr int kQ = 0, kO = kBytesQ, kK = kO + kBytesO, kV = kK + kStagesK * kBytesK;
-  static constexpr int kQFull = kV + kStagesV * kBytesV, kOFull = kQFull + 8, kQEmpty = kOFull + 8;
-  static constexpr int kOEmpty = kQEmpty + 8, kKFull = kOEmpty + 8;
-  static constexpr int kKEmpty = kKFull + 8 * kStagesK, kVFull = kKEmpty + 8 * kStagesK;
-  static constexpr int kVEmpty = kVFull + 8 * kStagesV, kSharedBytes = kVEmpty + 8 * kStagesV;
+  struct Shared {
+    char q[kBytesQ], d_out[kBytesO], k[kStagesK][kBytesK], v[kStagesV][kBytesV];
+    Mbarrier q_full, o_full, q_empty, o_empty;
+    Mbarrier k_full[kStagesK], k_empty[kStagesK], v_full[kStagesV], v_empty[kStagesV];
+  };
+  static constexpr int kQ = offsetof(Shared, q), kO = offsetof(Shared, d_out), kK = offsetof(Shared, k);
+  static constexpr int kV = offsetof(Shared, v), kSharedBytes = sizeof(Shared);
+  static constexpr int kQFull = offsetof(Shared, q_full), kQEmpty = offsetof(Shared, q_empty);
+  static constexpr int kOFull = offsetof(Shared, o_full), kOEmpty = offsetof(Shared, o_empty);
+  static constexpr int kKFull = offsetof(Shared, k_full), kKEmpty = offsetof(Shared, k_empty);
+  static constexpr int kVFull = offsetof(Shared, v_full), kVEmpty = offsetof(Shared, v_empty);
   static_assert(kSharedBytes <= 227 * 1024);
   static constexpr bool kKeepsRows = DimQk <= 192 && DimV <= 192;  // d_out in registers, if there is room
 };

@@ -8,6 +8,7 @@ inline uint32_t shared_address(const void* p) {
   const char *at = static_cast<const char*>(p), *begin = emulated::shared(0);
   return at >= begin && at < begin + emulated::kSharedBytes ? uint32_t(at - begin) : 0;  // 0: the array itself
 }
+using Mbarrier = uint64_t;
 inline void barrier_init(uint32_t barrier, int arrivals) { emulated::init_barrier(barrier, arrivals); }
 inline void barrier_init_done() {}
 inline void arrive(uint32_t barrier) { emulated::arrive_at(barrier); }
