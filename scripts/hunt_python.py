@@ -29,6 +29,8 @@ sys.path.insert(0, str(HERE.parents[1] / "python" / "tests"))
 KINDS = ("cache", "sdpa", "flash", "kvcache", "module")
 LENGTHS = (1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129)
 DIMS = (8, 16, 16, 24, 32, 64, 72, 128)
+BASE = 10000.0  # of a llama's rotary embedding
+ROUNDING = 2.0 ** -24  # of f32
 
 
 class Wrong(Exception):
@@ -280,7 +282,74 @@ def run_kvcache(c: dict, device: str) -> None:
     c["compared"] = int(any((x != 0).any() for x in wanted))
 
 
-def module_wanted(c: dict, p: dict, x):
+class Exact:
+    """How module_wanted computes: in double."""
+
+    def kept(self, x):
+        return x
+
+    def plus_bias(self, y, bias):
+        return y + bias
+
+    def attention(self, q, k, v, hidden, scale):
+        return attention(q, k, v, hidden, scale=scale)
+
+
+class Naive(Exact):
+    """Or in f32, as a naive kernel does: what it keeps (values, gradients, scores, lse, dP, D, dS) is moved by up to
+    four roundings, P comes from lse in both passes, and a bias's gradient is summed row by row."""
+
+    def __init__(self, seed: int, roundings: int = 4) -> None:
+        import torch
+        generator = torch.Generator().manual_seed(seed)
+
+        def by(x):
+            return x * (1 + roundings * ROUNDING * (2 * torch.rand(x.shape, generator=generator).to(x.device) - 1))
+
+        class Kept(torch.autograd.Function):
+            @staticmethod
+            def forward(_, x):
+                return by(x)
+
+            @staticmethod
+            def backward(_, d):
+                return by(d)
+
+        class PlusBias(torch.autograd.Function):
+            @staticmethod
+            def forward(_, y, bias):
+                return y + bias
+
+            @staticmethod
+            def backward(_, d):
+                return d, sum(d.flatten(0, -2).unbind(), torch.zeros_like(d[0, 0]))
+
+        class Attention(torch.autograd.Function):
+            @staticmethod
+            def forward(at, q, k, v, hidden, scale):
+                scores = by(q @ k.mT * scale)
+                scores = scores if hidden is None else scores.masked_fill(hidden, float("-inf"))
+                P = (scores - by(scores.logsumexp(-1, keepdim=True))).exp()
+                out = by(P @ v)
+                at.save_for_backward(q, k, v, P, out)
+                at.scale = scale
+                return out
+
+            @staticmethod
+            def backward(at, d):
+                q, k, v, P, out = at.saved_tensors
+                dS = by(P * (by(d) @ v.mT - (by(d) * out).sum(-1, keepdim=True))) * at.scale
+                return dS @ k, dS.mT @ q, P.mT @ d, None, None
+
+        self.kept, self.plus_bias, self.apply = Kept.apply, PlusBias.apply, Attention.apply
+
+    def attention(self, q, k, v, hidden, scale):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        return self.apply(q, k, v, hidden, scale)
+
+
+def module_wanted(c: dict, p: dict, x, how):
+    """The module of a case in the dtype of x."""
     import torch
     from torch.nn import functional as F
     heads, kv, rows = c["kv"] * c["group"], c["kv"], x.shape[1]
@@ -289,27 +358,50 @@ def module_wanted(c: dict, p: dict, x):
     def turned(y):  # rotary by halves of [batch, seq, head, dim]
         half = y.shape[-1] // 2
         at, pairs = torch.arange(rows, device=y.device), torch.arange(half, device=y.device)
-        angle = at[:, None] * 10000.0 ** (-pairs.double() / half)
-        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+        angle = at[:, None] * BASE ** (-pairs.double() / half)
+        cos, sin = (turn[:, None].to(y.dtype) for turn in (angle.cos(), angle.sin()))
         a, b = y[..., :half], y[..., half:]
         return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
 
-    attend = lambda q, k, v: attention(*(t.transpose(1, 2) for t in (q, k, v)), causal).transpose(1, 2).flatten(2)
+    def linear(y, name):
+        y, bias = F.linear(y, p[name + ".weight"]), p.get(name + ".bias")
+        return how.kept(y) if bias is None else how.plus_bias(how.kept(y), bias)
+
+    def attend(y, name, turn=lambda y: y):
+        q, k, v = (linear(y, f"{name}{n}_proj").unflatten(-1, (count, -1)) for n, count in (
+            ("q", heads), ("k", kv), ("v", kv)))
+        q, k, v = (t.transpose(1, 2) for t in (turn(q), turn(k), v))
+        scale = q.shape[-1] ** -0.5
+        return how.kept(how.attention(q, k, v, causal, scale).transpose(1, 2).flatten(2))
+
     if not c.get("llama"):
-        q, k, v = (F.linear(x, p[f"{n}_proj.weight"], p[f"{n}_proj.bias"]).unflatten(-1, (count, -1))
-                   for n, count in (("q", heads), ("k", kv), ("v", kv)))
-        y = attend(q, k, v)
+        y = attend(x, "")
         if c.get("norm"):
             name = next(n for n in p if "norm" in n and n.endswith("weight"))
-            y = F.layer_norm(y, y.shape[-1:], p[name], p[name[:-6] + "bias"], 1e-5)
-        return F.linear(y, p["out_proj.weight"], p["out_proj.bias"])
-    rms = lambda y, w: y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5) * w
-    y = rms(x, p["input_layernorm.weight"])
-    q, k, v = ((y @ p[f"self_attn.{n}_proj.weight"].T).unflatten(-1, (count, -1))
-               for n, count in (("q", heads), ("k", kv), ("v", kv)))
-    x = x + attend(turned(q), turned(k), v) @ p["self_attn.o_proj.weight"].T
-    y = rms(x, p["post_attention_layernorm.weight"])
-    return x + (F.silu(y @ p["mlp.gate_proj.weight"].T) * (y @ p["mlp.up_proj.weight"].T)) @ p["mlp.down_proj.weight"].T
+            y = how.kept(F.layer_norm(y, y.shape[-1:], p[name], p[name[:-6] + "bias"], 1e-5))
+        return linear(y, "out_proj")
+    rms = lambda y, name: how.kept(y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5) * p[name + ".weight"])
+    y = rms(x, "input_layernorm")
+    x = how.kept(x + linear(attend(y, "self_attn.", turned), "self_attn.o_proj"))
+    y = rms(x, "post_attention_layernorm")
+    return x + linear(how.kept(F.silu(linear(y, "mlp.gate_proj")) * linear(y, "mlp.up_proj")), "mlp.down_proj")
+
+
+def values_of(y, d, inputs) -> list:
+    import torch
+    return [x.detach().double().cpu() for x in (y, *torch.autograd.grad(y, inputs, d.to(y.dtype)))]
+
+
+def near_as_f32(names, got, right, naive) -> None:
+    """verify/tolerance.h: an error is at most three times that of a naive computation in f32, plus a floor."""
+    for name, g, w, *others in zip(names, got, right, *naive):
+        off = (g - w).abs()
+        for word, of in (("largest", lambda x: float(x.max())), ("mean", lambda x: float(x.mean()))):
+            allowed = 3 * max(of((x - w).abs()) for x in others) + 4 * ROUNDING * of(w.abs())
+            if not of(off) <= allowed:  # NaN too
+                at = int(off.argmax())
+                raise Wrong(f"{name}: the {word} error is {of(off):.3g}, allowed are {allowed:.3g}; element {at} of "
+                            f"{off.numel()} is {float(g.flatten()[at])}, not {float(w.flatten()[at])}")
 
 
 def run_module(c: dict, device: str) -> None:
@@ -325,16 +417,12 @@ def run_module(c: dict, device: str) -> None:
             parameter.add_(0.1 * torch.randn_like(parameter))
     names, parameters = zip(*layer.named_parameters())
     (x,), (x_exact,) = tensors(c, device, (c["batch"], c["len_q"], embed))
-    exact = [p.detach().double().requires_grad_() for p in parameters]
-    out, wanted = layer(x), module_wanted(c, dict(zip(names, exact)), x_exact)
-    near("y", out.detach().double().cpu(), wanted.detach().cpu(), 5e-4)
+    inputs, exact = (x, *parameters), (x_exact, *(p.detach().double().requires_grad_() for p in parameters))
+    out = layer(x)
     d = torch.randn_like(out)
-    got = torch.autograd.grad(out, [x, *parameters], d)
-    right = torch.autograd.grad(wanted, [x_exact, *exact], d.double())
-    for name, g, w in zip(("x", *names), got, right):
-        largest = max(1.0, float(w.abs().max()))
-        cancels = name.endswith("k_proj.bias")  # softmax ignores a shift of all scores: this sums to 0
-        near(f"d {name}", g.double().cpu() / largest, w.cpu() / largest, 3e-3 if cancels else 1e-3)
+    wanted = lambda given, how: values_of(module_wanted(c, dict(zip(names, given[1:])), given[0], how), d, given)
+    near_as_f32(("y", "d x", *(f"d {n}" for n in names)), values_of(out, d, inputs), wanted(exact, Exact()),
+                [wanted(inputs, Naive(c["seed"] + n)) for n in range(3)])
     c["compared"] = 1
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 import unittest
+import unittest.mock
 
 try:
     import numpy as np
@@ -52,6 +53,31 @@ class Hunt(unittest.TestCase):
         self.assertNotIn(hunt.attempt(dict(small), "cpu"), ("", "empty"))
         self.assertLess(small["kv"] * small["group"] * small["dim"], 64)
         self.assertEqual((small["page"], small["causal"]), (0, False))
+
+    @unittest.skipUnless("module" in HERE, "PyTorch is not here")
+    def test_a_module_with_a_constant_off_by_a_thousandth_is_found(self):
+        case = {"kind": "module", "seed": 7, "kv": 2, "group": 2, "dim": 16, "batch": 2, "len_q": 17, "causal": True}
+        right = hunt.module_wanted
+        scores = lambda c, p, *rest: right(c, {n: 1.001 * w if "q_proj" in n else w for n, w in p.items()}, *rest)
+        for llama, name, wrong in ((False, "module_wanted", scores), (True, "module_wanted", scores),
+                                   (True, "BASE", 10010.0)):
+            with self.subTest(llama=llama, name=name):
+                self.assertEqual(hunt.attempt(case | {"llama": llama}, "cpu"), "")
+                with unittest.mock.patch.object(hunt, name, wrong):
+                    self.assertRegex(hunt.attempt(case | {"llama": llama}, "cpu"), "^y: the largest error is .*, not ")
+
+    @unittest.skipUnless("module" in HERE, "PyTorch is not here")
+    def test_without_rounding_the_naive_module_is_the_exact_one(self):
+        import torch
+        torch.manual_seed(3)
+        q, k, v, d = (torch.randn(2, heads, 5, 8, dtype=torch.float64) for heads in (4, 2, 2, 4))
+        hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        results = []
+        for how in hunt.Exact(), hunt.Naive(1, roundings=0):
+            given = [x.clone().requires_grad_() for x in (q, k, v)]
+            results.append(hunt.values_of(how.attention(*given, hidden, 0.3), d, given))
+        for exact, naive in zip(*results):
+            torch.testing.assert_close(exact, naive, rtol=1e-12, atol=1e-12)
 
     def test_a_nan_and_a_wrong_shape_are_wrong(self):
         hunt.near("out", np.array([-np.inf, 1]), np.array([-np.inf, 1]), 0)
