@@ -8,6 +8,7 @@ import os
 import pickle
 import tempfile
 import threading
+import types
 import unittest
 import unittest.mock
 import weakref
@@ -86,6 +87,8 @@ class Plain(unittest.TestCase):
         self.assertIn("dilated mode=longnet norm=lse rates=1,2 segments=16,32", made.line)
         self.assertIn("q_proj.weight", attune.Module(made.line).names)
         self.assertFalse(attune.make("dense", len=64, heads=4).is_module)
+        self.assertIn("gradient=detached mode=longnet norm=lse offsets=contiguous",
+                      attune.make("torchscale", len=64, heads=4).line)
 
 
 def heads(x, count):
@@ -132,6 +135,42 @@ def nsa(p, x):
     out = at.attend(q, *streams[:2], causal=True, variant=NSA,
                     variant_tensors={**dict(enumerate(streams[2:])), 4: gates.contiguous()})
     return F.linear(out.flatten(2), p["out_proj.weight"], p["out_proj.bias"])
+
+
+def torchscale(q, k, v, segments, rates, causal=True):
+    """torchscale's dilated attention by its formula, for [batch, seq, head, dim]: in a branch of rate r, ceil(H / r)
+    neighbouring heads share an offset, and the branches' shares are constants."""
+    row, head = torch.arange(q.shape[1], device=q.device), torch.arange(q.shape[2], device=q.device)
+    scores = torch.einsum("bshd,bthd->bhst", q, k) * q.shape[-1] ** -0.5
+    outs, lses = [], []
+    for segment, rate in zip(segments, rates):
+        kept = row % segment % rate == (head // -(-len(head) // rate))[:, None]
+        seen = kept[:, :, None] & kept[:, None] & (row[:, None] // segment == row // segment)
+        if causal:
+            seen &= row[:, None] >= row
+        own = scores.masked_fill(~seen, -1e30)
+        outs.append(torch.einsum("bhst,bthd->bshd", own.softmax(-1) * seen, v))
+        lses.append(own.logsumexp(-1).detach().transpose(1, 2).unsqueeze(-1))
+    return (torch.stack(lses).softmax(0) * torch.stack(outs)).sum(0)
+
+
+TORCHSCALE = "dilated gradient=detached offsets=contiguous rates={} segments={}"
+
+
+def normed(p, x, name):
+    return F.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"], 1e-5)
+
+
+def torchscale_multihead(p, x, at="", **options):
+    q, k, v = (projected(p, x, f"{at}{n}_proj", 4) for n in "qkv")
+    out = normed(p, torchscale(q, k, v, (8, 16), (2, 3), **options).flatten(2), f"{at}norm")
+    return F.linear(out, p[f"{at}out_proj.weight"], p[f"{at}out_proj.bias"])
+
+
+def torchscale_encoder(p, x):
+    y = x + torchscale_multihead(p, normed(p, x, "norm1"), "self_attn.")
+    inner = F.gelu(F.linear(normed(p, y, "mlp.norm1"), p["mlp.linear1.weight"], p["mlp.linear1.bias"]))
+    return y + F.linear(normed(p, inner, "mlp.norm2"), p["mlp.linear2.weight"], p["mlp.linear2.bias"])
 
 
 if torch:
@@ -182,6 +221,62 @@ class Torch(unittest.TestCase):
             return multihead(p, x, **lists.options())
 
         self.same("multihead f32 b1 s16 e32 h4 | causal | 8x8 local_window window=16", definition, "cpu")
+
+    def test_dilated_attention_and_longnet_have_torchscales_offsets(self):
+        for heads, rows, rates, segments, causal in (
+                (8, 64, (1, 2, 4), (8, 16, 64), True), (8, 64, (1, 2, 4), (8, 16, 64), False),
+                (6, 37, (1, 4, 5), (7, 12, 40), True), (3, 40, (2, 9), (10, 40), False)):
+            for device in self.devices:
+                with self.subTest(heads=heads, rates=rates, causal=causal, device=device):
+                    q, k, v, d = (torch.randn(2, rows, heads, 8, device=device, requires_grad=True) for _ in range(4))
+                    listed = (",".join(map(str, x)) for x in (rates, segments))
+                    out = at.attend(q, k, v, causal=causal, variant=TORCHSCALE.format(*listed))
+                    wanted = torchscale(*(x.double() for x in (q, k, v)), segments, rates, causal).float()
+                    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+                    for ours, theirs in zip(*(torch.autograd.grad(y, (q, k, v), d) for y in (out, wanted))):
+                        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        for device in self.devices:
+            attention = f"| causal : {TORCHSCALE.format('2,3', '8,16')}"
+            self.same(f"multihead f32 b1 s16 e32 h4 norm=1 {attention}", torchscale_multihead, device)
+            self.same(f"longnet_encoder f32 b1 s16 e32 h4 {attention}", torchscale_encoder, device)
+
+    def test_torchscale_itself_agrees(self):
+        try:
+            from torchscale.component import dilated_attention, multihead_attention
+        except ImportError:
+            self.skipTest("torchscale with dilated_attention is not here")
+
+        def flash(q, k, v, dropout, bias, scale, causal):
+            scores = torch.einsum("bshd,bthd->bhst", q, k) * q.shape[-1] ** -0.5
+            if causal:
+                scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), float("-inf"))
+            return torch.einsum("bhst,bthd->bshd", scores.softmax(-1), v), scores.logsumexp(-1)
+
+        # In a full mask torchscale attends to its padding too, so those segments are multiples of rates.
+        for heads, rows, rates, segments, causal in ((4, 24, (1, 2, 3), (6, 12, 24), False),
+                                                     (4, 24, (1, 2, 3), (8, 16, 24), True),
+                                                     (8, 29, (1, 2, 4, 5), (4, 8, 16, 32), True)):
+            with self.subTest(heads=heads, rates=rates, causal=causal):
+                settings = types.SimpleNamespace(
+                    flash_attention=True, multiway=False, xpos_rel_pos=False, layernorm_eps=1e-5, seq_parallel=False,
+                    segment_length=segments, dilated_ratio=rates)
+                theirs = dilated_attention.DilatedAttention(settings, 8 * heads, heads, self_attention=True, subln=True)
+                attention = TORCHSCALE.format(*(",".join(map(str, x)) for x in (rates, segments)))
+                ours = at.Module(f"multihead f32 b1 s{rows} e{8 * heads} h{heads} norm=1 | "
+                                 f"{'causal' if causal else 'full'} : {attention}")
+                for parameter in theirs.parameters():
+                    torch.nn.init.normal_(parameter, std=0.3)
+                ours.load_state_dict({n.replace("inner_attn_ln", "norm"): p for n, p in theirs.state_dict().items()})
+                x = torch.randn(2, rows, 8 * heads, requires_grad=True)
+                with unittest.mock.patch.object(multihead_attention, "flash_attn_func", flash):
+                    wanted, _ = theirs(x, x, x, is_causal=causal)
+                torch.testing.assert_close(ours(x), wanted, rtol=1e-4, atol=1e-4)
+                d, names = torch.randn_like(x), [n for n, _ in theirs.named_parameters()]
+                right = torch.autograd.grad(wanted, [x, *theirs.parameters()], d)
+                mine = dict(ours.named_parameters())
+                got = torch.autograd.grad(ours(x), [x, *(mine[n.replace("inner_attn_ln", "norm")] for n in names)], d)
+                for name, a, b in zip(("x", *names), got, right):
+                    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3, msg=lambda m: f"{name}: {m}")
 
     def test_a_longnet_layer_has_a_second_input(self):
         layer = at.Module("longnet_decoder f32 b1 s8 e32 h4 memory=8 | causal")

@@ -18,7 +18,7 @@ namespace {
 
 using Word = std::string_view;
 
-enum class Form { dense, dilated, longnet, lists, adaptive, nsa };
+enum class Form { dense, dilated, longnet, torchscale, lists, adaptive, nsa };
 struct Implementation {
   Word name;
   Form form;
@@ -33,6 +33,7 @@ constexpr Implementation kImplementations[] = {
     {"improved", Form::dilated, false, "divide", ""},
     {"improved_dilated", Form::dilated, false, "divide", ""},
     {"longnet", Form::longnet, false, "lse", ""},
+    {"torchscale", Form::torchscale, false, "lse", ""},
     {"ring", Form::dilated, true, "lse", ""},
     {"ring_dilated", Form::dilated, true, "lse", ""},
     {"ring_dilated_v2", Form::dilated, true, "lse", ""},
@@ -56,6 +57,9 @@ constexpr Implementation kImplementations[] = {
     {"block_sparse_ring_distributed", Form::lists, true, "", ""},
     {"nsa", Form::nsa, false, "", ""},
 };
+constexpr bool in_segments(const Implementation& i) {
+  return i.form == Form::dilated || i.form == Form::longnet || i.form == Form::torchscale;
+}
 constexpr Word kMultihead = "multihead_";
 constexpr Word kPaper = "d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512";  // arXiv 2502.11089
 constexpr int kMostRanks = 1 << 16;
@@ -93,8 +97,10 @@ struct Maker {
   }
 
   std::string dilated(const Implementation& i) const {
-    return join("dilated mode=", i.form == Form::longnet ? "longnet" : "headgroup", " norm=", i.norm, " rates=", rates,
-                " segments=", segments);
+    const bool torchscale = i.form == Form::torchscale;
+    return join("dilated ", torchscale ? "gradient=detached " : "", "mode=",
+                i.form == Form::dilated ? "headgroup" : "longnet", " norm=", i.norm,
+                torchscale ? " offsets=contiguous" : "", " rates=", rates, " segments=", segments);
   }
   // How the ranks divide the tokens. With block lists, ranks exchange heads if these divide evenly, so each rank sees
   // the whole sequence for some heads. Otherwise they exchange keys, if pieces start at block boundaries. All other
@@ -114,7 +120,7 @@ struct Maker {
   }
   // The text after the head dim: mask and variant. Over ranks: inside the attention that spans them.
   std::string tail(const Implementation& i, const Shards& by) const {
-    std::string variant = i.form == Form::dilated || i.form == Form::longnet ? dilated(i)
+    std::string variant = in_segments(i) ? dilated(i)
                           : i.form == Form::nsa ? join("nsa ", o.nsa.empty() ? kPaper : Word(o.nsa))
                           : i.form == Form::adaptive
                               ? join("adaptive block=", o.block, " density=", millionths(density()), " hidden=128")
@@ -170,7 +176,7 @@ struct Maker {
 
 // Lists options that have no effect, and computations that were not requested; "" if there are none.
 std::string beside(const Implementation& i, const MakeOptions& o) {
-  const bool segments = i.form == Form::dilated || i.form == Form::longnet, lists = i.form == Form::lists;
+  const bool segments = in_segments(i), lists = i.form == Form::lists;
   const bool drawn = i.form == Form::adaptive || (lists && o.pattern.empty() && i.pattern.empty());
   std::string unused;
   const auto add = [&](bool given, bool used, Word what) {

@@ -31,9 +31,11 @@ struct Reading {
   Dilated d;
   int64_t length;
   double scale;
+  bool contiguous;  // offsets of heads in mode longnet
 
   Reading(const Problem& problem, const Args& args) : p(problem), a(args), d(dilated_of(problem)) {
     length = a[Role::q].extent.seq;
+    contiguous = value(p.variant, "offsets") == "contiguous";
     scale = a.scale != 0.f ? double(a.scale) : 1 / std::sqrt(double(p.dim_qk));
   }
 
@@ -50,8 +52,9 @@ struct Reading {
   bool has(int64_t h, int n, int64_t row) const {
     const bool dealt = d.mode == Dilated::Mode::headgroup;
     if (dealt && branch_of_head(h) != n) return false;
-    const int64_t remainder = (dealt ? n : h) % d.rate[n];
-    return row % d.segment[n] % d.rate[n] == remainder;
+    const int64_t rate = d.rate[n], shared = (p.heads_q + rate - 1) / rate;  // heads with one contiguous offset
+    const int64_t remainder = dealt ? n % rate : contiguous ? h / shared : h % rate;
+    return row % d.segment[n] % rate == remainder;
   }
   bool sees(int64_t h, int n, int64_t i, int64_t j) const {
     if (p.mask.kind == MaskKind::causal && j > i) return false;

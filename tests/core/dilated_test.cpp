@@ -37,12 +37,16 @@ TEST(Dilated, mistakes_are_sentences) {
   EXPECT_EQ(refusal(sized("rates=9 segments=8")), "dilated: rate 9 is not in 1 ... 8, the length of its segment");
   EXPECT_EQ(refusal(sized("rates=0 segments=8")), "dilated: rate 0 is not in 1 ... 8, the length of its segment");
   EXPECT_EQ(refusal(sized("offset=1 rates=1 segments=8")),
-            "dilated: unknown parameter 'offset'; accepted: gradient, mode, norm, rates, segments");
+            "dilated: unknown parameter 'offset'; accepted: gradient, mode, norm, offsets, rates, segments");
   EXPECT_EQ(refusal(sized("mode=ring rates=1 segments=8")), "dilated: mode = ring is not one of longnet, headgroup");
   EXPECT_EQ(refusal(sized("norm=softmax rates=1 segments=8")),
             "dilated: norm = softmax is not one of lse, divide, none");
   EXPECT_EQ(refusal(sized("gradient=none rates=1 segments=8")),
             "dilated: gradient = none is not one of exact, detached");
+  EXPECT_EQ(refusal(sized("offsets=heads rates=1 segments=8")),
+            "dilated: offsets = heads is not one of cyclic, contiguous");
+  EXPECT_EQ(refusal(sized("mode=headgroup offsets=contiguous rates=1 segments=8")),
+            "dilated: offsets=contiguous requires mode=longnet; heads of a group have the same offset");
   EXPECT_EQ(refusal(sized("gradient=detached norm=none rates=1 segments=8")),
             "dilated: gradient=detached requires mode=longnet and norm=lse");
   EXPECT_EQ(refusal(sized("mode=headgroup rates=1,1,1,1,1 segments=8,8,8,8,8")),
@@ -88,7 +92,7 @@ TEST(Dilated, picked_rows_are_those_on_the_remainder) {
 
 // Every query head belongs to exactly one set of each branch that includes it, with its own remainder and KV head.
 TEST(Dilated, sets_of_heads_are_the_heads) {
-  for (const std::string_view mode : {"longnet", "headgroup"})
+  for (const std::string_view mode : {"longnet", "headgroup", "longnet offsets=contiguous"})
     for (int kv = 1; kv <= 6; ++kv)
       for (int group = 1; group <= 6; ++group)
         for (int rate = 1; rate <= 9; ++rate) {
@@ -106,15 +110,17 @@ TEST(Dilated, sets_of_heads_are_the_heads) {
               if (!s.heads_q) continue;
               ASSERT_EQ(s.heads_q % s.heads_kv, 0) << name(p);
               for (int m = 0; m < s.heads_q; ++m) {
-                const int head = s.head_q + m * s.step_q, each = s.heads_q / s.heads_kv;
+                const int head = s.head_q + m * s.step_q;
                 seen.insert(head);
-                ASSERT_EQ(s.head_kv + m / each * s.step_kv, head / group) << name(p);
-                ASSERT_EQ(s.offset, (mode == "longnet" ? head : n) % rate) << name(p);
+                ASSERT_EQ(s.head_kv + m / (s.heads_q / s.heads_kv) * s.step_kv, head / group) << name(p);
+                const int each = (heads + rate - 1) / rate;
+                ASSERT_EQ(s.offset, mode == "longnet" ? head % rate : mode == "headgroup" ? n % rate : head / each)
+                    << name(p);
               }
             }
             std::multiset<int> wanted;
             for (int h = 0; h < heads; ++h)
-              if (mode == "longnet" || (own.first <= h && h < own.last)) wanted.insert(h);
+              if (mode != "headgroup" || (own.first <= h && h < own.last)) wanted.insert(h);
             ASSERT_EQ(seen, wanted) << name(p);
           }
         }
@@ -123,7 +129,7 @@ TEST(Dilated, sets_of_heads_are_the_heads) {
 // Compares with a count of single pairs.
 TEST(Dilated, cost_is_of_the_pairs_that_are_multiplied) {
   for (const std::string_view mask : {"full", "causal"})
-    for (const std::string_view mode : {"longnet", "headgroup"}) {
+    for (const std::string_view mode : {"longnet", "headgroup", "longnet offsets=contiguous"}) {
       const Problem p = problem(join("forward f32 b3 h5 q47 k47 d16 ", mask, " : dilated mode=", mode,
                                      " rates=1,2,7 segments=10,20,64"));
       const Dilated d = dilated_of(p);
@@ -133,7 +139,8 @@ TEST(Dilated, cost_is_of_the_pairs_that_are_multiplied) {
           for (int i = 0; i < 47; ++i)
             for (int j = 0; j < 47; ++j) {
               const bool dealt = mode == "headgroup";
-              const int w = d.segment[n], r = d.rate[n], o = (dealt ? n : h) % r;
+              const int w = d.segment[n], r = d.rate[n];
+              const int o = dealt ? n % r : mode == "longnet" ? h % r : h / ((5 + r - 1) / r);
               if (dealt && (h < group_heads(5, 3, n).first || h >= group_heads(5, 3, n).last)) continue;
               pairs += i / w == j / w && i % w % r == o && j % w % r == o && (mask == "full" || j <= i);
             }

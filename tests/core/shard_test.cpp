@@ -210,6 +210,9 @@ TEST(ring_problem, refusals_are_sentences) {
       {"forward f32 b1 h4 q16 k16 d16 causal : ring layout=zigzag ranks=2 tokens=32 inner=dilated norm=none rates=2 "
        "segments=8",
        "ring: layout zigzag requires norm=lse and gradient=exact of dilated: it merges one softmax over all keys"},
+      {"forward f32 b1 h4 q16 k16 d16 causal : ring layout=ulysses ranks=2 tokens=32 inner=dilated offsets=contiguous "
+       "rates=2 segments=8",
+       "ring: layout ulysses requires offsets=cyclic of dilated: the heads of a rank would have other offsets"},
       {"forward f32 b1 h4 q17 k17 d16 causal blocks16x16x9 : ring layout=ring ranks=2 tokens=34",
        "ring: the shard of rank 1 begins at token 17, not at a multiple of the block sizes 16 and 16"},
   };

@@ -39,7 +39,7 @@ TEST(Factory, every_name_of_the_tables_is_a_problem_with_a_backend_or_its_refusa
       EXPECT_EQ(read_settings(m.line, s).message, "") << m.line;
     }
   }
-  EXPECT_EQ(count, 28);
+  EXPECT_EQ(count, 29);
 }
 
 TEST(Factory, names_say_what_is_computed) {
@@ -49,6 +49,9 @@ TEST(Factory, names_say_what_is_computed) {
             "segments=2048,4096,8192");
   EXPECT_EQ(chosen("longnet", {.len = 100, .backward = true, .segments = "10,20", .rates = "1,2"}).line,
             "backward f32 b1 h8 q100 k100 d64 full : dilated mode=longnet norm=lse rates=1,2 segments=10,20");
+  EXPECT_EQ(chosen("torchscale", {.len = 100, .segments = "10,20", .rates = "1,2"}).line,
+            "forward f32 b1 h8 q100 k100 d64 full : dilated gradient=detached mode=longnet norm=lse "
+            "offsets=contiguous rates=1,2 segments=10,20");
   EXPECT_EQ(
       chosen("nsa", {.dtype = DType::bf16, .len = 65536, .heads = 64, .heads_kv = 4, .dim = 192, .dim_v = 128}).line,
       "forward bf16 b1 h64/4 q65536 k65536 d192/128 causal : nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512");

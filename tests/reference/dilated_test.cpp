@@ -47,6 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         "backward f64 b1 h3 q13 k13 d4 causal : dilated rates=1,2,3 segments=4,6,13 | d_lse",
         "backward f64 b2 h4/2 q11 k11 d4 full : dilated rates=2,3 segments=4,11 | d_lse",
+        "backward f64 b2 h4/2 q11 k11 d4 full : dilated offsets=contiguous rates=2,3 segments=4,11 | d_lse",
         "backward f64 b1 h4/2 q11 k11 d4 causal : dilated norm=divide rates=1,3 segments=4,8",
         "backward f64 b1 h2 q11 k11 d4 full : dilated norm=none rates=1,1 segments=4,4",
         "backward f64 b1 h5 q11 k11 d4 causal : dilated mode=headgroup rates=1,2 segments=5,11 | d_lse",

@@ -38,7 +38,9 @@ std::map<Pair, int> wanted(const Dilated& d, const Problem& p, int length, int f
         const bool dealt = d.mode == Dilated::Mode::headgroup;
         const Rows own = group_heads(p.heads_q, d.branches, n);
         if (dealt && (h < own.first || h >= own.last)) continue;
-        const int w = d.segment[n], r = d.rate[n], o = (dealt ? n : h) % r;
+        const bool contiguous = value(p.variant, "offsets") == "contiguous";
+        const int w = d.segment[n], r = d.rate[n], each = (p.heads_q + r - 1) / r;
+        const int o = dealt ? n % r : contiguous ? h / each : h % r;
         for (int i = first; i < last; ++i)
           for (int j = i / w * w; j < std::min((i / w + 1) * w, length); ++j)
             if (i % w % r == o && j % w % r == o && (p.mask.kind == MaskKind::full || j <= i)) ++all[{n, b, h, i, j}];
@@ -78,7 +80,7 @@ constexpr std::string_view kBranches[] = {"rates=1,2 segments=8,16", "rates=1,2,
                                           "rates=6,5 segments=6,30"};
 
 TEST(DilatedCalls, calls_are_the_pairs_of_the_definition_wherever_they_are_cut) {
-  for (const std::string_view mode : {"longnet", "headgroup"})
+  for (const std::string_view mode : {"longnet", "headgroup", "longnet offsets=contiguous"})
     for (const std::string_view mask : {"full", "causal"})
       for (const std::string_view branches : kBranches)
         for (const Size& z : kSizes) {
@@ -121,6 +123,10 @@ TEST(DilatedCalls, few_calls_serve_long_sequences) {
   EXPECT_EQ(calls(join("forward bf16 b1 h12 q32768 k32768", longnet)), 1 + 2 + 3 + 4 + 2);
   EXPECT_EQ(calls(join("forward bf16 b1 h12 q131072 k131072", longnet)), 1 + 2 + 3 + 4 + 2);
   EXPECT_EQ(calls(join("forward bf16 b1 h12 q1048576 k1048576", longnet)), 1 + 2 + 3 + 4 + 2);
+  EXPECT_EQ(calls(join("forward bf16 b1 h12 q131072 k131072", longnet, " offsets=contiguous")), 1 + 2 + 3 + 4 + 2);
+  // Offsets in the batch axis, KV heads in the head axis; with rate 8 a KV head has two offsets.
+  EXPECT_EQ(calls("forward bf16 b1 h16/4 q4096 k4096 d64 causal : dilated offsets=contiguous rates=2,4,8 "
+                  "segments=4096,4096,4096"), 1 + 1 + 4);
 }
 
 TEST(DilatedCalls, errors_end_the_walk) {

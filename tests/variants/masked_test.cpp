@@ -108,6 +108,8 @@ TEST(MaskedDenseOf, what_it_cannot_say_is_refused_in_a_sentence) {
             "masked_dense: computes only the exact gradient, not a detached one"},
            {"forward f32 b1 h2 q20 k20 d16 causal : dilated norm=divide rates=1,2 segments=10,20",
             "masked_dense: is one softmax; it requires norm=lse, or norm=none with one branch for every head"},
+           {"forward f32 b1 h2 q20 k20 d16 causal : dilated offsets=contiguous rates=1,2 segments=10,20",
+            "masked_dense: requires offsets=cyclic of dilated"},
            {"forward f32 b1 h2 q20 k20 d16 causal : reads d=2 l=4 n=3 s=4 w=5",
             "masked_dense: cannot express the variant reads as a bias"}})
     EXPECT_EQ(find_backend("masked_dense")->supports(case_of(line).problem, this_cpu()).message, why) << line;

@@ -73,7 +73,9 @@ TEST(ring, any_number_of_ranks_gives_what_one_gives_to_1e_5) {
         "forward f32 b1 h8/2 q129 k129 d16 causal blocks8x8x9999",
         "backward f32 b1 h8/2 q129 k129 d16 causal blocks8x8x9999",
         "forward f32 b1 h8/4 q131 k131 d16 causal : dilated rates=1,3,4 segments=16,50,200",
-        "backward f32 b1 h8/4 q131 k131 d16 causal : dilated rates=1,3,4 segments=16,50,200"}) {
+        "backward f32 b1 h8/4 q131 k131 d16 causal : dilated rates=1,3,4 segments=16,50,200",
+        "forward f32 b1 h8/4 q131 k131 d16 causal : dilated offsets=contiguous rates=1,3,4 segments=16,50,200",
+        "backward f32 b1 h8/4 q131 k131 d16 causal : dilated offsets=contiguous rates=1,3,4 segments=16,50,200"}) {
     Case dense, whole;
     ASSERT_TRUE(parse(line, dense).ok() && whole_case(dense, whole).ok());
     World world(whole.problem, whole.variation);

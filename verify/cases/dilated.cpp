@@ -46,6 +46,13 @@ constexpr VariantLine kLines[] = {
     {"b2 h7 q50 k50 d16 full", "mode=headgroup norm=none rates=4,2,3 segments=12,25,30", "drawn seed=4"},
     {"b2 h4/2 q50 k50 d16 causal", "gradient=detached rates=1,3 segments=12,25", "d_lse"},
     {"b2 h5 q50 k50 d16 full", "gradient=detached rates=2,3 segments=12,25", ""},
+    // Neighbouring heads share an offset, as in torchscale: rates that divide the heads or not, above the heads, GQA
+    // groups in several ranges, that are ranges, and across the ends of ranges.
+    {"b2 h8 q61 k61 d16 causal", "gradient=detached offsets=contiguous rates=1,2,4 segments=8,16,64", "d_lse"},
+    {"b1 h5 q61 k61 d16 full", "offsets=contiguous rates=2,3,9 segments=8,20,40", "seed=3 bhsd lean"},
+    {"b2 h8/2 q50 k50 d16 causal", "offsets=contiguous rates=2,4,8 segments=12,25,50", "seed=5 drawn d_lse"},
+    {"b1 h12/3 q50 k50 d16 full", "offsets=contiguous rates=2,5 segments=12,30", "seed=5 drawn"},
+    {"b2 h12/4 q50 k50 d16 causal", "norm=none offsets=contiguous rates=5 segments=20", ""},
     // As in LongNet, a few tiles long.
     {"b1 h12 q700 k700 d64 causal", "rates=1,2,4,6,12 segments=64,128,256,512,1024", "seed=2"},
     {"b2 h4 q300 k300 d128 full", "rates=1,2,4 segments=100,200,300", "seed=2"},

@@ -16,7 +16,10 @@ Pairs::Pairs(const Problem& p, const Args& a, int b, int h) : heads_(p.heads_q),
     blocks_ = {size, size, a[column].extent.dim}, scores_ = a.row<const float>(role(AdaptiveTensor::scores));
   }
   if (blocks_.q) list_ = {blocks_, a.row<const int32_t>(begin, b, 0, h), a.row<const int32_t>(column)};
-  if (word(p.variant) == "dilated") dilated_ = dilated_of(p), factor_ = double(dilated_.factor());
+  if (word(p.variant) == "dilated") {
+    dilated_ = dilated_of(p), factor_ = double(dilated_.factor());
+    contiguous_ = value(p.variant, "offsets") == "contiguous";
+  }
 }
 
 // The branch of a head, in mode headgroup: the first branches have one head more.
@@ -33,7 +36,8 @@ int Pairs::branches(int i, int j) const {
   const bool dealt = dilated_.mode == Dilated::Mode::headgroup;
   int count = 0;
   for (int n = dealt ? own_branch() : 0; n < dilated_.branches; ++n) {
-    const int segment = dilated_.segment[n], rate = dilated_.rate[n], kept = (dealt ? n : h_) % rate;
+    const int segment = dilated_.segment[n], rate = dilated_.rate[n], each = (heads_ + rate - 1) / rate;
+    const int kept = dealt ? n % rate : contiguous_ ? h_ / each : h_ % rate;
     count += i / segment == j / segment && i % segment % rate == kept && j % segment % rate == kept;
     if (dealt) break;
   }

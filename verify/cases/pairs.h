@@ -17,6 +17,7 @@ class Pairs {
  private:
   int heads_, h_;
   Dilated dilated_{};              // branches 0: not dilated
+  bool contiguous_ = false;        // offsets of heads
   Blocks blocks_{};                // q 0: no list
   BlockList list_{};
   const float* scores_ = nullptr;  // per entry of the list

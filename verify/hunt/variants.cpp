@@ -17,6 +17,7 @@ std::string dilated_text(Draw& d) {
   }
   std::string text = join("dilated rates=", rates, " segments=", segments);
   if (d.chance(30)) text += " mode=headgroup";
+  else if (d.chance(40)) text += " offsets=contiguous";
   if (d.chance(35)) text += d.chance(50) ? " norm=divide" : " norm=none";
   if (d.chance(15)) text += " gradient=detached";
   return text;

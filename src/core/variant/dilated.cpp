@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/variant/dilated_offsets.h"
+
 namespace attune {
 namespace {
 
@@ -23,8 +25,10 @@ Status read_names(const Variant& v) {
   while (!rest.empty()) {
     rest.remove_prefix(1);
     const Word one = rest.substr(0, rest.find(' ')), name = one.substr(0, one.find('='));
-    if (name != "gradient" && name != "mode" && name != "norm" && name != "rates" && name != "segments")
-      return Status::no("dilated: unknown parameter '", name, "'; accepted: gradient, mode, norm, rates, segments");
+    if (name != "gradient" && name != "mode" && name != "norm" && name != "offsets" && name != "rates" &&
+        name != "segments")
+      return Status::no("dilated: unknown parameter '", name,
+                        "'; accepted: gradient, mode, norm, offsets, rates, segments");
     rest.remove_prefix(one.size());
   }
   return Status::good();
@@ -59,32 +63,54 @@ HeadSet longnet_set(const Problem& p, int rate, int i) {
   return s;
 }
 
-HeadSet group_set(const Dilated& d, const Problem& p, int n, int i) {
+// Part i of a range of heads with one offset: those before its first complete GQA group, the complete groups, the rest.
+HeadSet part_of(const Problem& p, const Rows& all, int offset, int i) {
   const int group = p.heads_q / p.heads_kv;
-  const Rows all = group_heads(p.heads_q, d.branches, n);
   // The range of complete GQA groups. If both ends fall inside one group, there is no complete group.
   int first = int(round_up(all.first, group)), last = all.last / group * group;
   if (first > last) first = last = all.last;
   const Rows parts[] = {{all.first, first}, {first, last}, {last, all.last}};
   const Rows part = parts[i];
   const int heads = part.last - part.first;
-  return {n % d.rate[n], part.first, part.first / group, heads, i == 1 ? heads / group : std::min(heads, 1), 1, 1};
+  return {offset, part.first, part.first / group, heads, i == 1 ? heads / group : std::min(heads, 1), 1, 1};
 }
+
+// Contiguous offsets: a range of heads for each. A range of complete GQA groups, or within one, is one set, so that no
+// set is empty and neighbours become one call; any other range is three.
+struct Ranges {
+  int each, count, parts = 3;
+
+  Ranges(const Problem& p, int rate)
+      : each(int(ceil_div(p.heads_q, rate))), count(int(ceil_div(p.heads_q, each))) {
+    const int group = p.heads_q / p.heads_kv;
+    if (each % group == 0 || group % each == 0) parts = 1;
+  }
+  HeadSet set(const Problem& p, int i) const {
+    const int n = i / parts, first = n * each, last = std::min(first + each, int(p.heads_q));
+    if (parts == 3) return part_of(p, {first, last}, n, i % 3);
+    const int heads = last - first, group = p.heads_q / p.heads_kv;
+    return {n, first, first / group, heads, std::max(heads / group, 1), 1, 1};
+  }
+};
 
 }  // namespace
 
 Status read_dilated(const Problem& p, Dilated& out) {
   constexpr Word kMode[] = {"longnet", "headgroup"}, kNorm[] = {"lse", "divide", "none"},
-                 kGradient[] = {"exact", "detached"};
+                 kGradient[] = {"exact", "detached"}, kOffsets[] = {"cyclic", "contiguous"};
   const auto no = [](const auto&... why) { return Status::no("dilated: ", why...); };
   Dilated d;
+  DilatedOffsets offsets = DilatedOffsets::cyclic;
   if (Status s = read_names(p.variant); !s.ok()) return s;
   if (Status s = read_word(p.variant, "mode", kMode, "longnet, headgroup", d.mode); !s.ok()) return s;
   if (Status s = read_word(p.variant, "norm", kNorm, "lse, divide, none", d.norm); !s.ok()) return s;
   if (Status s = read_word(p.variant, "gradient", kGradient, "exact, detached", d.detached); !s.ok()) return s;
+  if (Status s = read_word(p.variant, "offsets", kOffsets, "cyclic, contiguous", offsets); !s.ok()) return s;
   if (Status s = read_branches(p.variant, d); !s.ok()) return s;
   if (d.detached && !(d.mode == Dilated::Mode::longnet && d.norm == Dilated::Norm::lse))
     return no("gradient=detached requires mode=longnet and norm=lse");
+  if (offsets != DilatedOffsets::cyclic && d.mode != Dilated::Mode::longnet)
+    return no("offsets=contiguous requires mode=longnet; heads of a group have the same offset");
   if (d.mode == Dilated::Mode::headgroup && p.heads_q < d.branches)
     return no("mode=headgroup requires a head per branch: ", d.branches, " branches, heads_q = ", p.heads_q);
   if (p.options) return no("options of dense attention are not accepted");
@@ -114,12 +140,22 @@ void declare_dilated(const Problem& p, const Args& a, Declared& d) {
   d.k.seq = a[Role::q].extent.seq;
 }
 
+DilatedOffsets dilated_offsets(const Problem& p) {
+  return value(p.variant, "offsets") == "contiguous" ? DilatedOffsets::contiguous : DilatedOffsets::cyclic;
+}
+
 int head_sets(const Dilated& d, const Problem& p, int n) {
-  return d.mode == Dilated::Mode::headgroup ? 3 : period(p, d.rate[n]);
+  if (d.mode == Dilated::Mode::headgroup) return 3;
+  if (dilated_offsets(p) == DilatedOffsets::cyclic) return period(p, d.rate[n]);
+  const Ranges ranges(p, d.rate[n]);
+  return ranges.count * ranges.parts;
 }
 
 HeadSet head_set(const Dilated& d, const Problem& p, int n, int i) {
-  return d.mode == Dilated::Mode::headgroup ? group_set(d, p, n, i) : longnet_set(p, d.rate[n], i);
+  if (d.mode == Dilated::Mode::headgroup)
+    return part_of(p, group_heads(p.heads_q, d.branches, n), n % d.rate[n], i);
+  if (dilated_offsets(p) == DilatedOffsets::cyclic) return longnet_set(p, d.rate[n], i);
+  return Ranges(p, d.rate[n]).set(p, i);
 }
 
 double dilated_pairs(const Problem& p, int64_t length) {

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "core/variant/dilated.h"
+#include "core/variant/dilated_offsets.h"
 
 namespace attune {
 namespace {
@@ -100,6 +101,8 @@ Status valid_ring(const Problem& p) {
     const Dilated d = dilated_of(whole_of(p, ring));
     if (shards.ranks > 1 && d.mode != Dilated::Mode::longnet)
       return no("layout ulysses requires mode=longnet of dilated: the heads of a rank would form other groups");
+    if (shards.ranks > 1 && dilated_offsets(whole_of(p, ring)) != DilatedOffsets::cyclic)
+      return no("layout ulysses requires offsets=cyclic of dilated: the heads of a rank would have other offsets");
     for (int n = 0; n < d.branches; ++n)
       if (shards.ranks > 1 && p.heads_q / shards.ranks % d.rate[n])
         return no("layout ulysses: rate ", d.rate[n], " does not divide the ", p.heads_q / shards.ranks,

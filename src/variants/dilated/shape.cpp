@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/forward_of.h"
+#include "core/variant/dilated_offsets.h"
 
 namespace attune {
 namespace {
@@ -15,6 +16,7 @@ using Norm = Dilated::Norm;
 bool shares_keys(const Dilated& d, const Problem& p) {
   const int group = p.heads_q / p.heads_kv;
   if (d.mode == Dilated::Mode::headgroup) return group > 1;
+  if (dilated_offsets(p) == DilatedOffsets::contiguous) return false;  // those of one offset are in one call
   return group % d.rate[0] != 0 && d.rate[0] < group;
 }
 

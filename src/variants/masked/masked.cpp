@@ -5,6 +5,7 @@
 // sparse attention select their lists as usual, and every attention inside them then runs this way.
 #include <algorithm>
 
+#include "core/variant/dilated_offsets.h"
 #include "core/variant/masked.h"
 #include "machine/cpu/each.h"
 #include "variants/masked/gpu.h"
@@ -46,6 +47,7 @@ Status supports(const Problem& p, const Device&) {
   if (p.has(Option::block_bias) && p.pass == Pass::backward && p.has(Option::accumulate))
     return no("does not accumulate a gradient of block_bias");
   if (w != "dilated") return Status::good();
+  if (dilated_offsets(p) != DilatedOffsets::cyclic) return no("requires offsets=cyclic of dilated");
   const Dilated d = dilated_of(p);
   if (d.detached) return no("computes only the exact gradient, not a detached one");
   if (d.norm == Dilated::Norm::divide || (d.norm == Dilated::Norm::none && d.sums()))
