@@ -199,8 +199,8 @@ const Implementation* find(Word name) {
   return it == std::end(kImplementations) ? nullptr : it;
 }
 
-// Selects a name from the options, with the reason. The length never changes what is computed: without lists, parameters
-// of native sparse attention or segments it is plain attention.
+// Selects a name from the options, with the reason. The length never changes what is computed: without lists,
+// parameters of native sparse attention or segments it is plain attention.
 Word automatic(const MakeOptions& o, const Maker& m, std::string& why) {
   const bool lists = !o.pattern.empty() || (o.density > 0 && o.density < 1);
   const bool ranks = o.ranks > 1;

@@ -75,7 +75,8 @@ Cost module_attention_cost(const BenchRow& row, BlockCounts& counts) {
   Problem listed;
   BlockSource from{.counts = counts.data()};
   counts.fill(0);
-  if (s.pattern.empty() || !attention_of(s, s.attention, s.pattern, keys_of(s), listed, from.pattern).ok()) return cost(p);
+  if (s.pattern.empty() || !attention_of(s, s.attention, s.pattern, keys_of(s), listed, from.pattern).ok())
+    return cost(p);
   // Builds the module's block lists again: one for all heads, or one per head.
   const int32_t heads = from.pattern.by_head() ? p.heads_q : 1, rows = int32_t(ceil_div(p.len_q, p.mask.blocks.q)) + 1;
   std::vector<int32_t> begin(size_t(heads) * size_t(rows)), column(size_t(p.mask.blocks.bound));

@@ -53,8 +53,8 @@ Lines nsa() {
     for (const std::string_view pass : kPasses)
       for (const int length : {4096, 16384})
         for (const std::string_view variant : {"", " : nsa d=16 gate=sigmoid l=32 n=16 phi=mean s=64 w=512"})
-          all.push_back(join(pass, " multihead bf16 b1 s", length, " e2048 ", heads, paper ? " dim=192 dim_v=128" : " dim=128",
-                             " | causal", variant));
+          all.push_back(join(pass, " multihead bf16 b1 s", length, " e2048 ", heads,
+                             paper ? " dim=192 dim_v=128" : " dim=128", " | causal", variant));
     // Decode: one query over its caches. One cache holds the compressed tokens, so a step does not recompute them.
     for (int length = 1024; length <= 65536; length *= 2) {
       const std::string sizes = join("forward bf16 b1 ", heads, " q1 k", length, " ", dims, " causal");

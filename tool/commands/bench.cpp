@@ -42,7 +42,8 @@ struct Asked {
   std::string file{};
   Axes axes{};
   std::vector<std::string> backends{}, peers{}, modes{};
-  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{}, base{};
+  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
+  std::string base{};  // of rows across lines
   std::string sign{};  // a key
   std::string lengths{}, suite{};
   std::vector<std::string> axes_given{};  // names on the command line: "--pass"

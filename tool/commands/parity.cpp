@@ -310,7 +310,8 @@ void add_subjects(const Command& command, SubjectsAsked& asked, const std::vecto
   };
   alone(command.add_option("problems", asked.lines, "Compare --peer and --backend on these problem lines")
             .type_name("LINE"));
-  alone(command.add_option("--suite", asked.suite, "Compare them on the rows of this suite of bench").type_name("NAME"));
+  alone(command.add_option("--suite", asked.suite, "Compare them on the rows of this suite of bench")
+            .type_name("NAME"));
   alone(command.add_option("--peer", asked.peers,
                            "Compare these peers, as in bench, with the reference: one row per problem and peer")
             .delimiter(',')

@@ -15,8 +15,8 @@ struct Counterpart {
   const Record* base = nullptr;  // null: none was measured, or it is this row
   Ratio ratio{};                 // time of the counterpart / time of this one; not interleaved, so it has no verdict
 };
-// In the order of the records. `base` names the counterpart: an implementation, what it computes, or a subject ("dense",
-// "dilated rates=1,2", "torch:sdpa"); empty: the fastest dense row of ours, or of modules the dense module.
+// In the order of the records. `base` names the counterpart: an implementation, what it computes, or a subject
+// ("dense", "dilated rates=1,2", "torch:sdpa"); empty: the fastest dense row of ours, or of modules the dense module.
 std::vector<Counterpart> counterparts(const std::vector<Record>&, const std::string& base = {});
 
 // One implementation of one kind of problems: "dilated: rates=1,2,4 segments=1024,2048,4096".

@@ -31,9 +31,9 @@ Section ranking_section(const std::vector<Record>& records, const std::string& b
   for (const Ranking& ranking : all)
     section.figures.push_back({fmt::format("{}, against {}", ranking.title, ranking.base), {}, table_of(ranking)});
   if (all.empty()) return section;
-  section.notes = {"Rows of the same sizes are compared, whatever they compute: geometric means over the sizes at which "
-                   "both were measured. Memory is that of the base over its own. They were not interleaved, so there "
-                   "is no verdict."};
+  section.notes = {"Rows of the same sizes are compared, whatever they compute: geometric means over the sizes at "
+                   "which both were measured. Memory is that of the base over its own. The rows were not interleaved, "
+                   "so there is no verdict."};
   Table rows{.caption = "Rows and their counterparts",
              .head = {"problem", "timing", "subject", "median", "counterpart", "its subject", "speed-up"}};
   const std::vector<Counterpart> found = counterparts(records, base);

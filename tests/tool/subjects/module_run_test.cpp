@@ -138,7 +138,9 @@ TEST(ModuleRun, what_cannot_be_compared_in_f32_is_unchecked_or_left_out) {
 }
 
 TEST(ModuleRun, flops_are_of_all_matrices) {
-  const auto products = [](const char* line) { return module_cost(row_of(line)).flops - cost(row_of(line).problem).flops; };
+  const auto products = [](const char* line) {
+    return module_cost(row_of(line)).flops - cost(row_of(line).problem).flops;
+  };
   const double tokens = 2 * 20, e = 32;
   EXPECT_EQ(products("forward feed_forward f16 b2 s20 e32 ffn=64") + cost(row_of("forward feed_forward f16 b2 s20 e32 "
                      "ffn=64").problem).flops, 2 * tokens * 2 * e * 64);
