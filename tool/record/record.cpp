@@ -20,6 +20,7 @@
 
 #include "tool/files.h"
 #include "tool/record/seal.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -82,7 +83,8 @@ struct Reader {
     j.is_boolean() ? void(out = j.get<bool>()) : wrong(name, j, "true or false");
   }
   static void read(const char* name, const json& j, std::string& out) {
-    j.is_string() ? void(out = j.get_ref<const std::string&>()) : wrong(name, j, "a text");
+    // Texts are printed within lines: a newline in one would forge another line.
+    j.is_string() ? void(out = in_one_line(j.get_ref<const std::string&>())) : wrong(name, j, "a text");
   }
   template <class E>
   static void read(const char* name, const json& j, Word<E>& out) {
@@ -238,7 +240,8 @@ json parsed(std::string_view line) {
     if (event == json::parse_event_t::object_end) open.pop_back();
     if (event == json::parse_event_t::key)
       if (const auto& name = value.get_ref<const std::string&>(); !open.back().insert(name).second)
-        throw WrongField{join("the name ", name.size() > kShown ? name.substr(0, kShown) + "..." : name,
+        throw WrongField{join("the name ",
+                              in_one_line(name.size() > kShown ? name.substr(0, kShown) + "..." : name),
                               " is there twice")};
     return true;
   });
