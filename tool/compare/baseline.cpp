@@ -34,7 +34,8 @@ std::string others_of(const fs::path& file) {
 
 }  // namespace
 
-std::string baseline_note(const std::string& path) {
+std::string baseline_note(const std::string& given) {
+  const std::string path = fs::path(given).lexically_normal().string();
   const std::string others = others_of(path);
   return join("the baseline is '", path, "'", others.empty() ? "" : ", ", others);
 }
