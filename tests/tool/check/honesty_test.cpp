@@ -3,12 +3,11 @@
 // measured; frauds in records are written into a file.
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
