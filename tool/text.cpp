@@ -29,6 +29,16 @@ std::string digits_text(double value, int significant) {
   return fmt::format("{:.{}f}", value, std::min(12, std::max(0, significant - whole)));
 }
 
+std::string in_one_line(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto code = (unsigned char)(c);
+    if (code < 0x20 || code == 0x7F) out += fmt::format("\\u{:04x}", int(code));
+    else out += c;
+  }
+  return out;
+}
+
 std::string without_zeros(std::string digits) {
   if (digits.find('.') == digits.npos) return digits;
   while (digits.ends_with('0')) digits.pop_back();

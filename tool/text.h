@@ -14,6 +14,8 @@ std::string factor_text(double factor);    // "1.40x"
 std::string digits_text(double value, int significant = 3);  // "0.0123", "1230": never an exponent below 1e15
 // "attune::forward<64>": a symbol, demangled and without parameter types; a name that is not C++ is returned unchanged.
 std::string kernel_text(const std::string& mangled);
+// Control characters become their code, \u000a: a text of others in one line of output cannot begin another line.
+std::string in_one_line(std::string_view text);
 std::string without_zeros(std::string digits);               // "80.0" becomes "80"
 
 }  // namespace attune

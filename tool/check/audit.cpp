@@ -18,7 +18,8 @@ constexpr const char* kNames[] = {
     "throttled",      "late-launches",   "unknown-source", "dirty-source",      "bad-time",         "bad-problem",
     "unfinished-row", "few-samples",     "forged-density", "forged-memory",     "missing-kernels",  "unequal-run",
     "broken-seal",    "missing-seal",    "dropped-record", "moved-record",      "copied-record",    "forged-version",
-    "unfinished-run", "unsealed",        "extract",        "bad-signature",     "busy-machine"};
+    "unfinished-run", "unsealed",        "extract",        "bad-signature",     "busy-machine",
+    "impossible-load"};
 
 struct Field {
   const char* name;
@@ -73,7 +74,7 @@ void audit(std::span<const Line> lines, std::vector<Finding>& found, int64_t now
     const std::span<const Line> row = row_at(lines, first);
     for (const Line& l : row) {
       const Reporter a{l, l.record, found};
-      audit_record(a), audit_words(a), audit_counts(a);
+      audit_record(a), audit_words(a), audit_counts(a), audit_load(a);
     }
     audit_row(row, found);
     first += row.size();

@@ -40,10 +40,11 @@ struct Reporter {
 int64_t seconds_of_time(std::string_view);
 int64_t seconds_of_run(std::string_view);
 
-// One record alone: its status, summary, work, rates, check, place and clock; words and counts.
+// One record alone: its status, summary, work, rates, check, place and clock; words, counts and load.
 void audit_record(const Reporter&);
 void audit_words(const Reporter&);
 void audit_counts(const Reporter&);
+void audit_load(const Reporter&);
 // A row: how many records it has, and every claim about a baseline.
 void audit_row(std::span<const Line> row, std::vector<Finding>& found);
 // A run: what is equal in all its records, and its times.

@@ -103,7 +103,8 @@ void run(Asked& asked, Context& context) {
   if (s = are_apart({asked.markdown, asked.junit}, {first, second}); !s.ok())
     return fail(context, kUsage, join("attune compare: ", s.message));
   if (asked.files.size() == 1 && asked.baseline.empty()) return save(asked, text, context);
-  const Changes changes = compare(before, after, asked.settings);
+  Changes changes = compare(before, after, asked.settings);
+  if (!asked.baseline.empty()) changes.caveats.push_back(baseline_note(first));
   if (asked.agree_percent >= 0) return tell_agreement(changes, asked, context);
   if (!asked.markdown.empty()) s = write_file(asked.markdown, to_markdown(changes));
   if (s.ok() && !asked.junit.empty()) s = write_file(asked.junit, to_junit(changes, asked.settings));

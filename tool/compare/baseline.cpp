@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/compare/baseline.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 
@@ -16,7 +19,26 @@ namespace fs = std::filesystem;
 std::string project() { return std::string(kProjectTunedFolder) + "/baselines"; }
 std::string user() { return user_tuned_folder().empty() ? "" : user_tuned_folder() + "/baselines"; }
 
+// Who else can have written this file; "" if only this user and root can.
+std::string others_of(const fs::path& file) {
+  for (fs::path at = file; !at.empty(); at = at.parent_path()) {
+    struct stat about{};
+    if (::stat(at.c_str(), &about) != 0) continue;
+    const std::string what = at == file ? "which" : join("whose folder '", at.string(), "'");
+    if (about.st_uid != geteuid() && about.st_uid != 0) return join(what, " belongs to user ", about.st_uid);
+    if (about.st_mode & S_IWOTH) return join(what, " everyone may write to");
+    if (at == file.parent_path().parent_path()) break;  // .attune, or attune in the user's configuration
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string baseline_note(const std::string& given) {
+  const std::string path = fs::path(given).lexically_normal().string();
+  const std::string others = others_of(path);
+  return join("the baseline is '", path, "'", others.empty() ? "" : ", ", others);
+}
 
 Status is_baseline_name(const std::string& name) {
   constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";

@@ -12,4 +12,7 @@ Status read_baseline(const std::string& name, std::vector<Record>& out, std::str
 // `text` is the content of the records file as read, because a pipe cannot be read again.
 Status save_baseline(const std::string& name, const std::string& text, std::string& path);
 
+// "the baseline is '.attune/baselines/a.jsonl'", and who else can have written it.
+std::string baseline_note(const std::string& path);
+
 }  // namespace attune

@@ -21,6 +21,7 @@
 #include "machine/files.h"
 #include "tool/files.h"
 #include "tool/record/seal.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -60,15 +61,6 @@ struct KnownWriter {
 
 struct WrongField { std::string why; };
 
-// bench writes no text of several lines. One from elsewhere could print a line that a person or a CI takes for ours, so
-// the ends of lines are read as their code; shown() does the same with other control characters.
-std::string without_lines(const std::string& text) {
-  std::string one;
-  one.reserve(text.size());
-  for (const char c : text) c == '\n' ? one += "\\u000a" : c == '\r' ? one += "\\u000d" : one += c;
-  return one;
-}
-
 // A value in an error message: a number verbatim, anything else by its type, because texts and lists may be long.
 std::string text_of(const json& j) {
   if (j.is_number()) return j.dump();
@@ -92,7 +84,8 @@ struct Reader {
     j.is_boolean() ? void(out = j.get<bool>()) : wrong(name, j, "true or false");
   }
   static void read(const char* name, const json& j, std::string& out) {
-    j.is_string() ? void(out = without_lines(j.get_ref<const std::string&>())) : wrong(name, j, "a text");
+    // Texts are printed within lines: a newline in one would forge another line.
+    j.is_string() ? void(out = in_one_line(j.get_ref<const std::string&>())) : wrong(name, j, "a text");
   }
   template <class E>
   static void read(const char* name, const json& j, Word<E>& out) {
@@ -248,7 +241,8 @@ json parsed(std::string_view line) {
     if (event == json::parse_event_t::object_end) open.pop_back();
     if (event == json::parse_event_t::key)
       if (const auto& name = value.get_ref<const std::string&>(); !open.back().insert(name).second)
-        throw WrongField{join("the name ", without_lines(name.size() > kShown ? name.substr(0, kShown) + "..." : name),
+        throw WrongField{join("the name ",
+                              in_one_line(name.size() > kShown ? name.substr(0, kShown) + "..." : name),
                               " is there twice")};
     return true;
   });

@@ -9,6 +9,7 @@
 
 #include "machine/files.h"
 #include "machine/library.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -108,7 +109,7 @@ Status Store::each(const char* sql, const std::vector<std::string>& values, Rows
     std::vector<std::string>& row = out.emplace_back();
     for (int c = 0; c < s.columns(query); ++c) {
       const unsigned char* text = s.text(query, c);
-      row.emplace_back(text ? reinterpret_cast<const char*>(text) : "");
+      row.push_back(in_one_line(text ? reinterpret_cast<const char*>(text) : ""));  // lines of records have no breaks
     }
   }
   const Status status = code == kDone ? Status::good() : no("cannot be used");

@@ -47,6 +47,29 @@ Records other_run() {
   return other;
 }
 
+void loaded(Record& r) {  // an honest load of two CPUs; samples take 0.02 s, warm-up 0.1 s
+  r.load = {.seconds = 1, .cpus = 2, .waited = 0.01, .used = 0.9, .others = 0.02, .steal = 0, .average = 1.2,
+            .runnable = 3, .cpu_mhz = 3000};
+}
+std::vector<Forgery> loads() {
+  std::vector<Forgery> all;
+  const auto add = [&](const char* name, void (*forge)(Record&, Load&), const char* resealed = "impossible-load") {
+    all.push_back({name, kEdited, resealed, [forge](Records& r) { loaded(ours(r)), forge(ours(r), ours(r).load); }});
+  };
+  add("load_invented", [](Record&, Load&) {}, kPasses);
+  add("load_used_twice_the_machine", [](Record&, Load& l) { l.used = 2; });
+  add("load_use_and_steal_together", [](Record&, Load& l) { l.steal = 0.5; });
+  add("load_waited_above_one", [](Record&, Load& l) { l.waited = 1.5; });
+  add("load_without_cpus", [](Record&, Load& l) { l.cpus = -1; });
+  add("load_on_fewer_cpus_than_threads", [](Record&, Load& l) { l.cpus = 1; });
+  add("load_shorter_than_the_samples", [](Record&, Load& l) { l.seconds = 0.05; });
+  add("load_without_work", [](Record& r, Load& l) { r.warm_up_s = 5, l.seconds = 6, l.used = 0; });
+  add("load_of_waiting_alone", [](Record& r, Load& l) { r.warm_up_s = 5, l.seconds = 6, l.used = 0.001, l.waited = 0.999; },
+      kPasses);
+  add("load_of_a_clock_of_terahertz", [](Record&, Load& l) { l.cpu_mhz = 3e6; });
+  add("load_of_a_gpu", [](Record&, Load& l) { l.gpu_processes = 0; });
+  return all;
+}
 std::vector<Forgery> numbers() {
   return {
       {"median_lowered", kEdited, "forged-summary",
@@ -312,7 +335,7 @@ std::vector<Forgery> beyond_rules() {
 
 std::vector<Forgery> corpus() {
   std::vector<Forgery> all;
-  for (const std::vector<Forgery>& part : {numbers(), words(), machine_and_time(), copies(), beyond_rules()})
+  for (const std::vector<Forgery>& part : {numbers(), loads(), words(), machine_and_time(), copies(), beyond_rules()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }

@@ -334,7 +334,7 @@ TEST(CompareCommand, exit_code_1_names_the_regressions_in_every_form) {
   EXPECT_TRUE(has(r.out, "failed: two\\u000alines\n")) << r.out;
   const std::string xml = text_of(temporary("c.xml")), markdown = text_of(temporary("c.md"));
   EXPECT_TRUE(has(xml, "tests=\"4\" failures=\"2\" skipped=\"1\"")) << xml;
-  EXPECT_TRUE(has(xml, "name=\"a|&lt;b&gt;&amp;&quot;c&quot;,d:e%?, warm, 1 thread\"")) << xml;
+  EXPECT_TRUE(has(xml, "name=\"a|&lt;b&gt;&amp;&quot;c&quot;,d:e%\\u0001, warm, 1 thread\"")) << xml;
   EXPECT_TRUE(has(markdown, "| BROKEN | `a\\|&lt;b>&\"c\"")) << markdown;
   EXPECT_TRUE(markdown.starts_with("**1 SLOWER, 1 SAME, 1 BROKEN**\n")) << markdown;
 }
@@ -491,6 +491,19 @@ TEST(CompareCommand, a_baseline_is_stored_by_name_and_replaced_only_without_a_re
   EXPECT_TRUE(has(r.err, "baseline 'release' not found")) << r.err;
   EXPECT_EQ(attune_says({"compare", quick, "--save", "release"}).code, 0);
   EXPECT_EQ(text_of(stored), text_of(quick));
+  const auto note = [&] { return attune_says({"compare", quick, "--baseline", "release"}).out; };
+  EXPECT_TRUE(has(note(), "Note: the baseline is '" + stored + "'.\n")) << note();
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(stored).parent_path();
+  const fs::perms mode = fs::status(folder).permissions();
+  fs::permissions(folder, fs::perms::others_write, fs::perm_options::add);
+  EXPECT_TRUE(has(note(), "'" + stored + "', whose folder '" + folder.string() + "' everyone may write to.\n")) << note();
+  fs::permissions(folder, mode);
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(stored.c_str(), 65534, 65534), 0);
+    EXPECT_TRUE(has(note(), "'" + stored + "', which belongs to user 65534.\n")) << note();
+    ASSERT_EQ(chown(stored.c_str(), 0, 0), 0);
+  }
   EXPECT_EQ(attune_says({"compare", slow, "--baseline", "release", "--save", "release"}).code, 1);
   EXPECT_EQ(text_of(stored), text_of(quick));
   EXPECT_EQ(attune_says({"compare", quick, "--baseline", "release", "--save", "release"}).code, 0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "tests/tool/records.h"
 #include "tests/tool/spawn.h"
@@ -160,6 +161,42 @@ TEST(HostileRecord, is_file_and_line_and_exit_code_1_in_every_command) {
       EXPECT_EQ(report.code, 1) << report.err;
     }
   }
+}
+
+// A record whose texts all go on in a line of their own.
+std::string forging() {
+  nlohmann::json j = nlohmann::json::parse(to_json(record("cpu_forward", 64, 1e6)));
+  const auto forge = [](auto& self, nlohmann::json& at) -> void {
+    if (at.is_string()) at = at.get<std::string>() + "\nFORGED: 1 record, 0 wrong\n\u001b[2K\tFORGED";
+    else if (at.is_structured())
+      for (nlohmann::json& one : at) self(self, one);
+  };
+  for (const char* list : {"kernels"}) j[list] = {"avx2"};
+  forge(forge, j);
+  j["note"] = "a\nFORGED", j["peer"] = true;
+  return j.dump();
+}
+
+TEST(HostileRecord, a_text_cannot_forge_a_line_of_output) {
+  const std::string status = forging();
+  nlohmann::json good = nlohmann::json::parse(status);
+  good["status"] = "ok", good["parity"]["verdict"] = "PASS", good["problem"] = "forward f32 b1 h8 q64 k64 d64 causal";
+  const std::string a = temporary("a.jsonl"), b = temporary("b.jsonl"), db = temporary("forged.db");
+  std::ofstream(a) << good.dump() << "\n" << status << "\n{\"a\\nFORGED\":1,\"a\\nFORGED\":1}";
+  std::ofstream(b) << good.dump() << "\n" << status << "\n";
+  const std::string page = temporary("page.md");
+  const std::vector<std::vector<std::string>> all = {
+      {"verify", a}, {"verify", b}, {"compare", b, b}, {"compare", b, b, "--github"},
+      {"report", b, "--markdown", page}, {"store", b, "--db", db}, {"history", "--db", db},
+      {"history", "--db", db, "--records"}, {"scaling", b}, {"tune", b, "--out", temporary("x.tsv")}};
+  for (const std::vector<std::string>& words : all) {
+    const Ran r = attune_says(words);
+    EXPECT_FALSE(has("\n" + r.out, "\nFORGED")) << words[0] << "\n" << r.out;
+    EXPECT_FALSE(has("\n" + r.err, "\nFORGED")) << words[0] << "\n" << r.err;
+    EXPECT_FALSE(has(r.out + r.err, "\tFORGED") || has(r.out + r.err, "\x1b")) << words[0];
+  }
+  EXPECT_TRUE(has(attune_says({"verify", b}).out, "\\u000aFORGED")) << "it is shown for what it is";
+  EXPECT_FALSE(has(text_of(page), "\nFORGED"));
 }
 
 }  // namespace
