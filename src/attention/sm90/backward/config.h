@@ -10,6 +10,7 @@
 #include "attention/sm90/backward/combine.h"
 #include "attention/sm90/backward/roles.h"
 #include "attention/tile/key_tile.h"
+#include "attention/sm90/end_boxes.h"
 #include "attention/sm90/score_options.h"
 #include "attention/tile/transposed_tile.h"
 #include "machine/sm90/barrier.h"
@@ -17,10 +18,6 @@
 namespace attune::sm90 {
 
 constexpr int kTicketRows = 32;  // equals sm80::kTicketRows of the preprocessing
-
-// Heights of the boxes that load rows at the end of a sequence inside a tensor.
-inline constexpr int kEndParts = 3;
-ATTUNE_HD constexpr int rows_of_end_part(int part) { return part == 0 ? 32 : part == 1 ? 8 : 1; }
 
 // Lists: a query tile of a head. A query of -1: none.
 struct KeyVisit { int query, head; };
@@ -112,7 +109,7 @@ struct ListedParams : BackwardParams {
 struct TabledParams : ListedParams {
   const KeyTile* table;  // key tiles of a head
   // Boxes at the end of a sequence inside the tensors.
-  CUtensorMap q_part[kEndParts], d_out_part[kEndParts], k_part[kEndParts];
+  CUtensorMap q_end[kEndBoxes], d_out_end[kEndBoxes], k_end[kEndBoxes];
   CUtensorMap dk_row, dv_row;
   int rows_q, rows_k;   // of the tensors
   F32Rows f32_dk, f32_dv;

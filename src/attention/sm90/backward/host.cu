@@ -282,22 +282,22 @@ class Run {
     const Tensor &q = a_[rows ? Role::q : Role::k], &d_out = a_[rows ? Role::d_out : Role::v];
     const Tensor &k = a_[Role::k], &v = a_[Role::v], &dk = a_[Role::dk], &dv = a_[Role::dv];
     const bool narrow = p_.dtype.grad != DType::f32, dk_here = narrow && x.has_dk, dv_here = narrow && x.has_dv;
-    const auto part = rows_of_end_part;
+    const auto end_rows = end_box_rows;
     if (Status s = make_maps(kWho, p_, {{Role::q, q, &x.q, kernel_.tile_q},
                                         {Role::d_out, d_out, &x.d_out, kernel_.tile_q},
                                         {Role::k, k, &x.k, kernel_.tile_k},
                                         {Role::v, v, &x.v, kernel_.tile_k},
                                         {Role::dk, dk, &x.dk, 16, dk_here},
                                         {Role::dv, dv, &x.dv, 16, dv_here},
-                                        {Role::q, q, &x.q_part[0], part(0), beyond_},
-                                        {Role::q, q, &x.q_part[1], part(1), beyond_},
-                                        {Role::q, q, &x.q_part[2], part(2), beyond_},
-                                        {Role::d_out, d_out, &x.d_out_part[0], part(0), beyond_},
-                                        {Role::d_out, d_out, &x.d_out_part[1], part(1), beyond_},
-                                        {Role::d_out, d_out, &x.d_out_part[2], part(2), beyond_},
-                                        {Role::k, k, &x.k_part[0], part(0), beyond_},
-                                        {Role::k, k, &x.k_part[1], part(1), beyond_},
-                                        {Role::k, k, &x.k_part[2], part(2), beyond_},
+                                        {Role::q, q, &x.q_end[0], end_rows(0), beyond_},
+                                        {Role::q, q, &x.q_end[1], end_rows(1), beyond_},
+                                        {Role::q, q, &x.q_end[2], end_rows(2), beyond_},
+                                        {Role::d_out, d_out, &x.d_out_end[0], end_rows(0), beyond_},
+                                        {Role::d_out, d_out, &x.d_out_end[1], end_rows(1), beyond_},
+                                        {Role::d_out, d_out, &x.d_out_end[2], end_rows(2), beyond_},
+                                        {Role::k, k, &x.k_end[0], end_rows(0), beyond_},
+                                        {Role::k, k, &x.k_end[1], end_rows(1), beyond_},
+                                        {Role::k, k, &x.k_end[2], end_rows(2), beyond_},
                                         {Role::dk, dk, &x.dk_row, 1, beyond_ && dk_here},
                                         {Role::dv, dv, &x.dv_row, 1, beyond_ && dv_here}});
         !s.ok())

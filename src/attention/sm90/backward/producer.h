@@ -95,17 +95,17 @@ struct BackwardProducer {
   // a weight of zero does not cancel. The sequence's own rows come in boxes of a few rows, the rest as zeros from
   // outside the tensor.
   template <int Rows>
-  __device__ void load_end(const CUtensorMap (&parts)[kEndParts], int to, uint32_t full, int row, int there,
+  __device__ void load_end(const CUtensorMap (&boxes)[kEndBoxes], int to, uint32_t full, int row, int there,
                            int outside, int head, int batch) const {
 #pragma unroll 1
     for (int at = 0; at < Rows;) {
       const int open = (at < there ? there : Rows) - at;
-      const int part = open >= rows_of_end_part(0) ? 0 : open >= rows_of_end_part(1) ? 1 : 2;
+      const int box = open >= end_box_rows(0) ? 0 : open >= end_box_rows(1) ? 1 : 2;
 #pragma unroll 1
       for (int n = 0; n < C::kPanels; ++n)
-        load_tile(shared + to + n * Rows * 128 + at * 128, parts[part], full, n * 64, at < there ? row + at : outside,
+        load_tile(shared + to + n * Rows * 128 + at * 128, boxes[box], full, n * 64, at < there ? row + at : outside,
                   head, batch, Keep::last_to_go);
-      at += rows_of_end_part(part);
+      at += end_box_rows(box);
     }
   }
   __device__ int head_of_keys() const {
@@ -117,14 +117,14 @@ struct BackwardProducer {
   __device__ void load_keys(uint32_t full, int to = C::kK) const {
     if constexpr (C::kTabled)
       if (t.key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
-        return load_end<C::kTileK>(x.k_part, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
+        return load_end<C::kTileK>(x.k_end, C::kK, full, t.k_row + t.key, t.keys - t.key, x.rows_k, t.head, t.k_batch);
     load<C::kBytesK>(x.k, to, full, t.k_row + t.key, head_of_keys(), t.k_batch, Keep::first_to_go);
   }
   // False if the tile does not need it.
   __device__ bool load_end_of_queries(bool d_out, int to, uint32_t full, int query, int head) const {
     if constexpr (C::kTabled) {
       if (query + C::kTileQ <= t.rows || t.q_row + t.rows >= x.rows_q) return false;
-      load_end<C::kTileQ>(d_out ? x.d_out_part : x.q_part, to, full, t.q_row + query, t.rows - query, x.rows_q, head,
+      load_end<C::kTileQ>(d_out ? x.d_out_end : x.q_end, to, full, t.q_row + query, t.rows - query, x.rows_q, head,
                           t.q_batch);
       return true;
     }

@@ -58,7 +58,7 @@ __device__ void draw_transposed(uint32_t (&kept)[N / 32], const Dropout& dropout
 template <int N>
 struct TransposedScore {
   const TabledParams& x;
-  static constexpr int kPiece = 4;  // scores whose bias is loaded at once
+  static constexpr int kChunk = 4;  // scores whose bias is loaded at once
   uint32_t kept[N / 32];
 
   __device__ void prepare(const TransposedSpot& at) {
@@ -78,11 +78,11 @@ struct TransposedScore {
     const int i = min(at.query + n / 4 * 8 + n % 2, at.rows - 1), j = min(at.key + n / 2 % 2 * 8, at.keys - 1);
     return (t.stride.seq * i + (t.extent.dim == 1 ? 0 : j)) * size;
   }
-  __device__ void load_bias(float (&to)[kPiece], const char* first, const TransposedSpot& at, int piece) const {
+  __device__ void load_bias(float (&to)[kChunk], const char* first, const TransposedSpot& at, int chunk) const {
     const DType type = x.score.bias.dtype;
 #pragma unroll
-    for (int n = 0; n < kPiece; ++n) {
-      const char* from = first + offset(x.score.bias, at, piece * kPiece + n);
+    for (int n = 0; n < kChunk; ++n) {
+      const char* from = first + offset(x.score.bias, at, chunk * kChunk + n);
       if (type == DType::f32) to[n] = *reinterpret_cast<const float*>(from);
       else if (type == DType::f16) to[n] = sm80::unpack<F16>(*reinterpret_cast<const uint16_t*>(from)).x;
       else to[n] = sm80::unpack<Bf16>(*reinterpret_cast<const uint16_t*>(from)).x;
@@ -100,23 +100,23 @@ struct TransposedScore {
     const float ahead = float(at.key - at.query + at.stand);
     const char* const bias = biased ? row_address(x.score.bias, at.batch, 0, at.head) : nullptr;
     char* const d_bias = x.d_bias.data ? row_address(x.d_bias, at.batch, 0, at.head) : nullptr;
-    float now[kPiece] = {}, next[kPiece] = {};
+    float now[kChunk] = {}, next[kChunk] = {};
     if (biased) load_bias(next, bias, at, 0);
 #pragma unroll
-    for (int piece = 0; piece < N / kPiece; ++piece) {
+    for (int chunk = 0; chunk < N / kChunk; ++chunk) {
 #pragma unroll
-      for (int n = 0; n < kPiece; ++n) now[n] = next[n];
-      if (biased && piece + 1 < N / kPiece) load_bias(next, bias, at, piece + 1);
+      for (int n = 0; n < kChunk; ++n) now[n] = next[n];
+      if (biased && chunk + 1 < N / kChunk) load_bias(next, bias, at, chunk + 1);
       if (capped)
 #pragma unroll
-        for (int n = piece * kPiece; n < (piece + 1) * kPiece; ++n)
+        for (int n = chunk * kChunk; n < (chunk + 1) * kChunk; ++n)
           s[n] = fmaf(-2.f, reciprocal_fast(1.f + sm80::exp2_fast(s[n] * x.score.cap_factor)), 1.f);
 #pragma unroll
-      for (int n = piece * kPiece; n < (piece + 1) * kPiece; ++n) {
+      for (int n = chunk * kChunk; n < (chunk + 1) * kChunk; ++n) {
         const float4 two = stats(n / 4);
         const int c = n / 4 * 8 + n % 2, r = n / 2 % 2;
         const float lse = n % 2 ? two.z : two.x, delta = n % 2 ? two.w : two.y;
-        const float more = fmaf(now[n % kPiece], kLog2e, slope * fabsf(ahead + float(8 * r - c)));
+        const float more = fmaf(now[n % kChunk], kLog2e, slope * fabsf(ahead + float(8 * r - c)));
         const bool seen = c >= at.from[r] && c <= at.last[r] && lse != INFINITY;
         const float weight = seen ? at_most_one(sm80::exp2_fast(fmaf(s[n], scale, more) - lse)) : 0.f;
         const float keep = !drops ? 1.f : kept[n / 32] >> n % 32 & 1 ? x.score.kept : 0.f;

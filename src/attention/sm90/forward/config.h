@@ -8,18 +8,15 @@
 
 #include "attention/sm90/forward/combine.h"
 #include "attention/tile/query_tile.h"
+#include "attention/sm90/end_boxes.h"
 #include "attention/sm90/score_options.h"
 #include "machine/sm90/barrier.h"
 
 namespace attune::sm90 {
 
-// Heights of the boxes that load v at the end of a sequence inside the tensor.
-inline constexpr int kEndBoxes = 3;
-ATTUNE_HD constexpr int end_box_rows(int box) { return box == 0 ? 32 : box == 1 ? 8 : 1; }
-
 struct ForwardParams {
   CUtensorMap q, k, v, out;
-  CUtensorMap v_end[kEndBoxes];
+  CUtensorMap v_end[kEndBoxes];  // for v at the end of a sequence inside the tensor
   CUtensorMap out_row;    // a box of one row
   float scale;            // of the products, in base 2
   int rows, keys, heads;  // queries and keys of a sequence; query heads

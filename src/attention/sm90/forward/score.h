@@ -39,32 +39,32 @@ __device__ void add_alibi(float (&s)[N], float scale, float slope, int64_t first
 }
 
 // Adds a bias straight from its tensor: in pairs if it is f32 or T, its rows allow that and all keys of the tile exist.
-// The first piece is loaded before the scores are ready, later ones one piece ahead of their addition.
-template <class B, int kPiece>
+// The first chunk is loaded before the scores are ready, later ones one chunk ahead of their addition.
+template <class B, int kChunk>
 struct BiasPairs {
   static constexpr int kBytes = sizeof(B);
-  template <int piece>
-  static __device__ void load(uint32_t (&word)[2][kPiece], const char* const (&row)[2]) {
+  template <int chunk>
+  static __device__ void load(uint32_t (&word)[2][kChunk], const char* const (&row)[2]) {
 #pragma unroll
-    for (int n = 0; n < kPiece; n += 2) {
-      const char* from = row[n / 2 % 2] + (piece * kPiece + n) / 4 * 8 * kBytes;
-      if constexpr (kBytes == 4) load_global(from, word[piece % 2][n], word[piece % 2][n + 1]);
-      else load_global(from, word[piece % 2][n]);
+    for (int n = 0; n < kChunk; n += 2) {
+      const char* from = row[n / 2 % 2] + (chunk * kChunk + n) / 4 * 8 * kBytes;
+      if constexpr (kBytes == 4) load_global(from, word[chunk % 2][n], word[chunk % 2][n + 1]);
+      else load_global(from, word[chunk % 2][n]);
     }
   }
-  template <int piece = 0, int N>
-  static __device__ void add(float (&s)[N], float scale, uint32_t (&word)[2][kPiece], const char* const (&row)[2]) {
-    if constexpr (piece + 1 < N / kPiece) load<piece + 1>(word, row);
+  template <int chunk = 0, int N>
+  static __device__ void add(float (&s)[N], float scale, uint32_t (&word)[2][kChunk], const char* const (&row)[2]) {
+    if constexpr (chunk + 1 < N / kChunk) load<chunk + 1>(word, row);
 #pragma unroll
-    for (int n = 0; n < kPiece; n += 2) {
-      const uint32_t(&w)[kPiece] = word[piece % 2];
+    for (int n = 0; n < kChunk; n += 2) {
+      const uint32_t(&w)[kChunk] = word[chunk % 2];
       float2 two;
       if constexpr (kBytes == 4) two = {__uint_as_float(w[n]), __uint_as_float(w[n + 1])};
       else two = sm80::unpack<B>(w[n]);
-      float *x = s + piece * kPiece + n, *y = x + 1;
+      float *x = s + chunk * kChunk + n, *y = x + 1;
       *x = fmaf(two.x, kLog2e, *x * scale), *y = fmaf(two.y, kLog2e, *y * scale);
     }
-    if constexpr (piece + 1 < N / kPiece) add<piece + 1>(s, scale, word, row);
+    if constexpr (chunk + 1 < N / kChunk) add<chunk + 1>(s, scale, word, row);
   }
 };
 
@@ -123,8 +123,8 @@ __device__ void draw(uint32_t (&kept)[N / 32], const Dropout& dropout, uint32_t 
 template <class T, int N>
 struct Score {
   const ScoreOptions& x;
-  static constexpr int kPiece = 8;
-  uint32_t word[2][kPiece];
+  static constexpr int kChunk = 8;
+  uint32_t word[2][kChunk];
   uint32_t kept[N / 32];
 
   enum class Bias { none, f32, same, singly };
@@ -156,8 +156,8 @@ struct Score {
     const int bytes = kind == Bias::f32 ? 4 : 2, tile = 2 * N * bytes;
     const char* row[2];
     bias_rows(at, row, bytes);
-    if (kind == Bias::f32) BiasPairs<float, kPiece>::template load<0>(word, row);
-    else BiasPairs<T, kPiece>::template load<0>(word, row);
+    if (kind == Bias::f32) BiasPairs<float, kChunk>::template load<0>(word, row);
+    else BiasPairs<T, kChunk>::template load<0>(word, row);
     if (more && at.column % 8 < 4)  // two of the four lanes that share rows
       prefetch_global((at.column % 8 ? row[1] : row[0]) - at.column % 8 * bytes - tile, tile);
   }
@@ -171,8 +171,8 @@ struct Score {
     if (kind == Bias::none) return scale;
     const char* row[2];
     bias_rows(at, row, kind == Bias::singly ? 0 : kind == Bias::f32 ? 4 : 2);
-    if (kind == Bias::f32) BiasPairs<float, kPiece>::add(s, scale, word, row);
-    else if (kind == Bias::same) BiasPairs<T, kPiece>::add(s, scale, word, row);
+    if (kind == Bias::f32) BiasPairs<float, kChunk>::add(s, scale, word, row);
+    else if (kind == Bias::same) BiasPairs<T, kChunk>::add(s, scale, word, row);
     else add_bias_singly(s, scale, x.bias, row, at);
     return 1.f;
   }

@@ -16,7 +16,7 @@ struct GeneralParams : TwoKernelParams {
   const int* row_tiles;        // number of tiles
   const KeyTile* key_table;    // of_keys.tiles tiles of one head
   // Boxes at the end of a sequence inside the tensors; one row at its end.
-  CUtensorMap q_part[kEndParts], d_out_part[kEndParts], k_part[kEndParts];
+  CUtensorMap q_end[kEndBoxes], d_out_end[kEndBoxes], k_end[kEndBoxes];
   CUtensorMap dq_row, dk_row, dv_row;
   int rows_q, rows_k;  // of the tensors
   F32Rows f32_dq, f32_dk, f32_dv;
@@ -48,17 +48,17 @@ __device__ inline Tile load_entry(const Tile* table, int n) {
 // Loads a tile of `Panels` panels of 64 rows, of which `there` belong to its sequence. The rows behind them belong to
 // another and may be NaN, which a weight of zero does not cancel. They come as zeros, from `outside` the tensor.
 template <int Panels>
-__device__ inline void load_end(uint32_t to, const CUtensorMap (&parts)[kEndParts], uint32_t full, int row, int there,
+__device__ inline void load_end(uint32_t to, const CUtensorMap (&boxes)[kEndBoxes], uint32_t full, int row, int there,
                                 int outside, int head, int batch) {
 #pragma unroll 1
   for (int at = 0; at < 64;) {
     const int open = (at < there ? there : 64) - at;
-    const int part = open >= rows_of_end_part(0) ? 0 : open >= rows_of_end_part(1) ? 1 : 2;
+    const int box = open >= end_box_rows(0) ? 0 : open >= end_box_rows(1) ? 1 : 2;
 #pragma unroll 1
     for (int n = 0; n < Panels; ++n)
-      load_tile(to + (n * 64 + at) * 128, parts[part], full, n * 64, at < there ? row + at : outside, head, batch,
+      load_tile(to + (n * 64 + at) * 128, boxes[box], full, n * 64, at < there ? row + at : outside, head, batch,
                 Keep::last_to_go);
-    at += rows_of_end_part(part);
+    at += end_box_rows(box);
   }
 }
 

@@ -103,7 +103,7 @@ class Run {
     // With no queries or no keys, maps other rows, which are never read.
     const Tensor &q = a_[has_rows_ ? Role::q : Role::k], &d_out = a_[has_rows_ ? Role::d_out : Role::v];
     const Tensor &k = a_[has_keys_ ? Role::k : Role::q], &v = a_[has_keys_ ? Role::v : Role::d_out];
-    const auto part = rows_of_end_part;
+    const auto end_rows = end_box_rows;
     const bool narrow = p_.dtype.grad != DType::f32;
     const auto gradient = [&](Role r, CUtensorMap* to, int rows) {
       const bool there = a_.given(r) && (r == Role::dq ? has_rows_ : has_keys_);
@@ -113,15 +113,15 @@ class Run {
                                         {Role::d_out, d_out, &x_.d_out, 64},
                                         {Role::k, k, &x_.k, 64},
                                         {Role::v, v, &x_.v, 64},
-                                        {Role::q, q, &x_.q_part[0], part(0), lengths_},
-                                        {Role::q, q, &x_.q_part[1], part(1), lengths_},
-                                        {Role::q, q, &x_.q_part[2], part(2), lengths_},
-                                        {Role::d_out, d_out, &x_.d_out_part[0], part(0), lengths_},
-                                        {Role::d_out, d_out, &x_.d_out_part[1], part(1), lengths_},
-                                        {Role::d_out, d_out, &x_.d_out_part[2], part(2), lengths_},
-                                        {Role::k, k, &x_.k_part[0], part(0), lengths_},
-                                        {Role::k, k, &x_.k_part[1], part(1), lengths_},
-                                        {Role::k, k, &x_.k_part[2], part(2), lengths_},
+                                        {Role::q, q, &x_.q_end[0], end_rows(0), lengths_},
+                                        {Role::q, q, &x_.q_end[1], end_rows(1), lengths_},
+                                        {Role::q, q, &x_.q_end[2], end_rows(2), lengths_},
+                                        {Role::d_out, d_out, &x_.d_out_end[0], end_rows(0), lengths_},
+                                        {Role::d_out, d_out, &x_.d_out_end[1], end_rows(1), lengths_},
+                                        {Role::d_out, d_out, &x_.d_out_end[2], end_rows(2), lengths_},
+                                        {Role::k, k, &x_.k_end[0], end_rows(0), lengths_},
+                                        {Role::k, k, &x_.k_end[1], end_rows(1), lengths_},
+                                        {Role::k, k, &x_.k_end[2], end_rows(2), lengths_},
                                         gradient(Role::dq, &x_.dq, 16),
                                         gradient(Role::dk, &x_.dk, 16),
                                         gradient(Role::dv, &x_.dv, 16),

@@ -32,10 +32,10 @@ struct GeneralDkDvProducer {
   const KeyTile& t;
 
   template <int Panels>
-  __device__ void load_queries(uint32_t to, const CUtensorMap& map, const CUtensorMap (&parts)[kEndParts],
+  __device__ void load_queries(uint32_t to, const CUtensorMap& map, const CUtensorMap (&boxes)[kEndBoxes],
                                uint32_t full, int query, int head) const {
     if (query + C::kTileQ > t.rows && t.q_row + t.rows < x.rows_q)
-      load_end<Panels>(to, parts, full, t.q_row + query, t.rows - query, x.rows_q, head, t.q_batch);
+      load_end<Panels>(to, boxes, full, t.q_row + query, t.rows - query, x.rows_q, head, t.q_batch);
     else
       load_panels<C::kTileQ, Panels>(to, map, full, 0, t.q_row + query, head, t.q_batch, Keep::last_to_go);
   }
@@ -51,7 +51,7 @@ struct GeneralDkDvProducer {
     wait(shared + C::kEmpty + 8 * q, parity);
     *key_visit<C>(shared, step) = {query, head};
     arrive_expect(q_full, C::kBytesQ + C::kBytesStats);
-    load_queries<C::kPanelsQk>(shared + C::kTiles + q * C::kBytesTile, x.q, x.q_part, q_full, query, head);
+    load_queries<C::kPanelsQk>(shared + C::kTiles + q * C::kBytesTile, x.q, x.q_end, q_full, query, head);
     load_tile(shared + C::kStats + step % C::kStatsStages * C::kBytesStats, x.stats, q_full, 2 * query, head, t.batch,
               0, Keep::last_to_go);
     if (step == 0) {
@@ -61,7 +61,7 @@ struct GeneralDkDvProducer {
     }
     wait(shared + C::kEmpty + 8 * o, parity);
     arrive_expect(o_full, C::kBytesO);
-    load_queries<C::kPanelsV>(shared + C::kTiles + o * C::kBytesTile, x.d_out, x.d_out_part, o_full, query, head);
+    load_queries<C::kPanelsV>(shared + C::kTiles + o * C::kBytesTile, x.d_out, x.d_out_end, o_full, query, head);
   }
   // Query tiles of a list that are within the band.
   __device__ uint32_t load_listed(uint32_t step, int head) const {

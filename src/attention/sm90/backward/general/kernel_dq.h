@@ -57,19 +57,19 @@ struct GeneralDqProducer {
     const int key = (tag >> 2) * C::kTileK;
     arrive_expect(full, C::kBytesK);
     if (key + C::kTileK > t.keys && t.k_row + t.keys < x.rows_k)
-      load_end<C::kPanelsQk>(to, x.k_part, full, t.k_row + key, t.keys - key, x.rows_k, t.k_head, t.k_batch);
+      load_end<C::kPanelsQk>(to, x.k_end, full, t.k_row + key, t.keys - key, x.rows_k, t.k_head, t.k_batch);
     else
       load_panels<C::kTileK, C::kPanelsQk>(to, x.k, full, 0, t.k_row + key, t.k_head, t.k_batch, Keep::last_to_go);
   }
   // Keys of other sequences only affect columns that are masked.
   __device__ void load_v(uint32_t step, int tag) const {
 #pragma unroll 1
-    for (int p = 0; p < C::kParts; ++p) {
-      const uint32_t part = step * C::kParts + p, stage = part % C::kStagesV, full = shared + C::kVFull + 8 * stage;
-      wait(shared + C::kVEmpty + 8 * stage, (part / C::kStagesV & 1) ^ 1);
+    for (int p = 0; p < C::kVSlices; ++p) {
+      const uint32_t slice = step * C::kVSlices + p, stage = slice % C::kStagesV, full = shared + C::kVFull + 8 * stage;
+      wait(shared + C::kVEmpty + 8 * stage, (slice / C::kStagesV & 1) ^ 1);
       arrive_expect(full, C::kBytesV);
-      load_panels<C::kTileK, C::kPanelsPart>(shared + C::kV + stage * C::kBytesV, x.v, full, p * C::kPanelsPart,
-                                             t.k_row + (tag >> 2) * C::kTileK, t.k_head, t.k_batch, Keep::last_to_go);
+      load_panels<C::kTileK, C::kPanelsSlice>(shared + C::kV + stage * C::kBytesV, x.v, full, p * C::kPanelsSlice,
+                                              t.k_row + (tag >> 2) * C::kTileK, t.k_head, t.k_batch, Keep::last_to_go);
     }
   }
   __device__ void run() const {
@@ -114,15 +114,15 @@ struct GeneralDqConsumer : DqConsumer<C> {
     return __shfl_sync(~0u, lane == 0 ? *rows_tag<C>(shared, n) : 0, 0);
   }
   __device__ void release_k(uint32_t n) const { this->release(C::kKEmpty + 8 * (n % C::kStagesK)); }
-  __device__ void release_part(uint32_t part) const { this->release(C::kVEmpty + 8 * (part % C::kStagesV)); }
+  __device__ void release_slice(uint32_t slice) const { this->release(C::kVEmpty + 8 * (slice % C::kStagesV)); }
   // v is released only after it has arrived: before that its slot may still hold another key tile.
   __device__ void pass_over(uint32_t n) const {
     release_k(n);
 #pragma unroll 1
-    for (uint32_t part = n * C::kParts; part < (n + 1) * C::kParts; ++part) {
-      wait(shared + C::kVFull + 8 * (part % C::kStagesV), part / C::kStagesV & 1);
+    for (uint32_t slice = n * C::kVSlices; slice < (n + 1) * C::kVSlices; ++slice) {
+      wait(shared + C::kVFull + 8 * (slice % C::kStagesV), slice / C::kStagesV & 1);
       __syncwarp();  // one lane releases v: only after all have waited for it
-      release_part(part);
+      release_slice(slice);
     }
   }
   static __device__ void hide(float (&to)[C::kTileK / 2], const PairSpot& at) {
@@ -154,7 +154,7 @@ struct GeneralDqConsumer : DqConsumer<C> {
     if (y.options) stand_where_given(y.score, at), score.draw_kept(at);
     const int low = at_tile.from + group * 64, high = at_tile.until - 1 + group * 64;  // of the warpgroup's first row
     const bool partial = key + C::kTileK > at_tile.keys || key + C::kTileK - 1 > high || key < low + 63;
-    wait_products<C::kParts>();
+    wait_products<C::kVSlices>();
     pin(s);
     if (!y.options) {
 #pragma unroll
@@ -165,7 +165,7 @@ struct GeneralDqConsumer : DqConsumer<C> {
     wait_products<0>();
     pin(dp);
 #pragma unroll
-    for (int p = 0; p < C::kParts; ++p) release_part(n * C::kParts + p);
+    for (int p = 0; p < C::kVSlices; ++p) release_slice(n * C::kVSlices + p);
     if (y.options) {
       const bool of_bias = y.d_bias.data;
       score.apply(

@@ -30,7 +30,7 @@ __device__ inline void stand_where_given(const ScoreOptions& x, PairSpot& at) {
 
 template <bool transposed>
 struct PairScore {
-  static constexpr int kCount = 32, kPiece = 4;
+  static constexpr int kCount = 32, kChunk = 4;
   const GeneralParams& x;
   uint32_t kept[1];  // one bit per score
 
@@ -53,11 +53,11 @@ struct PairScore {
               j = min(at.key + (transposed ? r : c), at.keys - 1);
     return (t.stride.seq * i + (t.extent.dim == 1 ? 0 : j)) * int(size_of(t.dtype));
   }
-  __device__ void load_bias(float (&to)[kPiece], const char* first, const PairSpot& at, int piece) const {
+  __device__ void load_bias(float (&to)[kChunk], const char* first, const PairSpot& at, int chunk) const {
     const DType type = x.score.bias.dtype;
 #pragma unroll
-    for (int n = 0; n < kPiece; ++n) {
-      const char* from = first + offset(x.score.bias, at, piece * kPiece + n);
+    for (int n = 0; n < kChunk; ++n) {
+      const char* from = first + offset(x.score.bias, at, chunk * kChunk + n);
       if (type == DType::f32) to[n] = *reinterpret_cast<const float*>(from);
       else if (type == DType::f16) to[n] = sm80::unpack<F16>(*reinterpret_cast<const uint16_t*>(from)).x;
       else to[n] = sm80::unpack<Bf16>(*reinterpret_cast<const uint16_t*>(from)).x;
@@ -74,7 +74,7 @@ struct PairScore {
     float keep;    // factor of dropout
     float slope;   // derivative of the capped score
   };
-  // Calls take(whether there is a bias, n, Weighed) for each score and done(piece) after every four. lse(n): of its
+  // Calls take(whether there is a bias, n, Weighed) for each score and done(chunk) after every four. lse(n): of its
   // row. Overwrites the scores.
   template <class Lse, class Take, class Done>
   __device__ void apply(float (&s)[kCount], const PairSpot& at, Lse lse, Take take, Done done) const {
@@ -93,25 +93,25 @@ struct PairScore {
     const float ahead = float(at.key_0 + at.key - at.query_0 - at.query);
     const uint32_t bits = x.score.drop_below ? kept[0] : ~0u;
     const char* const bias = biased ? row_address(x.score.bias, at.batch, 0, at.head) : nullptr;
-    float now[kPiece] = {}, next[kPiece] = {};
+    float now[kChunk] = {}, next[kChunk] = {};
     if constexpr (biased) load_bias(next, bias, at, 0);
 #pragma unroll
-    for (int piece = 0; piece < kCount / kPiece; ++piece) {
+    for (int chunk = 0; chunk < kCount / kChunk; ++chunk) {
       if constexpr (biased) {
 #pragma unroll
-        for (int n = 0; n < kPiece; ++n) now[n] = next[n] * kLog2e;
-        if (piece + 1 < kCount / kPiece) load_bias(next, bias, at, piece + 1);
+        for (int n = 0; n < kChunk; ++n) now[n] = next[n] * kLog2e;
+        if (chunk + 1 < kCount / kChunk) load_bias(next, bias, at, chunk + 1);
       }
 #pragma unroll
-      for (int n = piece * kPiece; n < (piece + 1) * kPiece; ++n) {
+      for (int n = chunk * kChunk; n < (chunk + 1) * kChunk; ++n) {
         const int c = n / 4 * 8 + n % 2, r = n / 2 % 2 * 8;
-        const float more = fmaf(fabsf(ahead + float(transposed ? r - c : c - r)), slope, now[n % kPiece] - lse(n));
+        const float more = fmaf(fabsf(ahead + float(transposed ? r - c : c - r)), slope, now[n % kChunk] - lse(n));
         const Weighed w{.weight = at_most_one(sm80::exp2_fast(fmaf(s[n], scale, more))),
                         .keep = bits >> bit(n) & 1 ? x.score.kept : 0.f,
                         .slope = capped ? fmaf(-s[n], s[n], 1.f) : 1.f};
         take(std::bool_constant<biased>{}, n, w);
       }
-      done(piece);
+      done(chunk);
     }
   }
 };

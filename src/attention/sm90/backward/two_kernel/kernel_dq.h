@@ -17,10 +17,10 @@ struct DqLayout {
   static constexpr int kDimQk = DimQk, kDimV = DimV, kTileQ = 128, kTileK = TileK, kGroups = 2, kWarps = 4 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups), kProducerRegisters = 24, kConsumerRegisters = 240;
   static constexpr int kPanelsQk = DimQk / 64, kPanelsV = DimV / 64, kPanelQ = kTileQ * 128, kPanelK = kTileK * 128;
-  static constexpr int kParts = DimV == 256 ? 2 : 1, kPanelsPart = kPanelsV / kParts;  // of a v tile; of one part
-  static constexpr int kStagesK = 2, kStagesV = 2;                                     // of parts
+  static constexpr int kVSlices = DimV == 256 ? 2 : 1, kPanelsSlice = kPanelsV / kVSlices;  // of a v tile; of one slice
+  static constexpr int kStagesK = 2, kStagesV = 2;  // of k tiles; of slices
   static constexpr int kBytesQ = kPanelsQk * kPanelQ, kBytesO = kPanelsV * kPanelQ, kBytesK = kPanelsQk * kPanelK;
-  static constexpr int kBytesV = kPanelsPart * kPanelK;
+  static constexpr int kBytesV = kPanelsSlice * kPanelK;
   struct Shared {
     char q[kBytesQ], d_out[kBytesO], k[kStagesK][kBytesK], v[kStagesV][kBytesV];
     Mbarrier q_full, o_full, q_empty, o_empty;
@@ -58,7 +58,7 @@ __device__ inline void dq_produce(const TwoKernelParams& x, uint32_t shared, con
                                   uint32_t round, uint32_t step) {
   const int head_kv = t.head / x.group;
   const uint32_t q = shared + C::kQFull, o = shared + C::kOFull;
-  uint32_t part = step * C::kParts;
+  uint32_t slice = step * C::kVSlices;
   const auto load_k = [&](uint32_t n) {
     const uint32_t stage = (step + n) % C::kStagesK, full = shared + C::kKFull + 8 * stage;
     wait(shared + C::kKEmpty + 8 * stage, ((step + n) / C::kStagesK & 1) ^ 1);
@@ -77,13 +77,13 @@ __device__ inline void dq_produce(const TwoKernelParams& x, uint32_t shared, con
   for (uint32_t n = 0; n < uint32_t(t.tiles); ++n) {
     if (n > 0) load_k(n);
 #pragma unroll 1
-    for (int p = 0; p < C::kParts; ++p, ++part) {
-      const uint32_t stage = part % C::kStagesV, full = shared + C::kVFull + 8 * stage;
-      wait(shared + C::kVEmpty + 8 * stage, (part / C::kStagesV & 1) ^ 1);
+    for (int p = 0; p < C::kVSlices; ++p, ++slice) {
+      const uint32_t stage = slice % C::kStagesV, full = shared + C::kVFull + 8 * stage;
+      wait(shared + C::kVEmpty + 8 * stage, (slice / C::kStagesV & 1) ^ 1);
       arrive_expect(full, C::kBytesV);
-      load_panels<C::kTileK, C::kPanelsPart, C::kTileK>(shared + C::kV + stage * C::kBytesV, x.v, full,
-                                                        p * C::kPanelsPart, t.first + int(n) * C::kTileK, head_kv,
-                                                        t.batch, Keep::last_to_go);
+      load_panels<C::kTileK, C::kPanelsSlice, C::kTileK>(shared + C::kV + stage * C::kBytesV, x.v, full,
+                                                         p * C::kPanelsSlice, t.first + int(n) * C::kTileK, head_kv,
+                                                         t.batch, Keep::last_to_go);
     }
   }
 }
@@ -127,14 +127,14 @@ struct DqConsumer {
     const uint32_t c = operand(shared + C::kO + group * 64 * 128, 0);
     forget(dp);
 #pragma unroll
-    for (int p = 0; p < C::kParts; ++p) {
-      const uint32_t part = n * C::kParts + p, at = part % C::kStagesV;
-      wait(shared + C::kVFull + 8 * at, part / C::kStagesV & 1);
+    for (int p = 0; p < C::kVSlices; ++p) {
+      const uint32_t slice = n * C::kVSlices + p, at = slice % C::kStagesV;
+      wait(shared + C::kVFull + 8 * at, slice / C::kStagesV & 1);
       const uint32_t d = operand(shared + C::kV + at * C::kBytesV, 0);
       begin_products();
 #pragma unroll
-      for (int i = 0; i < C::kPanelsPart * 4; ++i) {
-        const uint32_t of_a = c + ((p * C::kPanelsPart + i / 4) * C::kPanelQ + i % 4 * 32) / 16;
+      for (int i = 0; i < C::kPanelsSlice * 4; ++i) {
+        const uint32_t of_a = c + ((p * C::kPanelsSlice + i / 4) * C::kPanelQ + i % 4 * 32) / 16;
         const uint32_t of_b = d + (i / 4 * C::kPanelK + i % 4 * 32) / 16;
         if constexpr (C::kKeepsRows) Product<T, C::kTileK>::by_rows(dp, d_out + 4 * i, of_b, i > 0);
         else Product<T, C::kTileK>::shared(dp, of_a, of_b, p + i > 0);
@@ -163,19 +163,19 @@ struct DqConsumer {
   __device__ void differentiate(uint32_t n) {
     const int key = t.first + int(n - start) * C::kTileK, row = t.query + group * 64 + x.offset;
     const bool partial = key + C::kTileK > x.keys || key + C::kTileK - 1 > row + x.right || key < row + 63 - x.left;
-    wait_products<C::kParts>();
+    wait_products<C::kVSlices>();
     pin(s);
 #pragma unroll
     for (int i = 0; i < C::kTileK / 2; ++i) s[i] = sm80::exp2_fast(fmaf(s[i], x.scale2, -lse[i / 2 % 2]));
     if (large_logits) end_at_one(s);
     if (partial) hide(s, key);
-    if constexpr (C::kParts == 2) {
+    if constexpr (C::kVSlices == 2) {
       wait_products<1>();
       release(C::kVEmpty + 8 * (n * 2 % C::kStagesV));
     }
     wait_products<0>();
     pin(dp);
-    release(C::kVEmpty + 8 * ((n * C::kParts + C::kParts - 1) % C::kStagesV));
+    release(C::kVEmpty + 8 * ((n * C::kVSlices + C::kVSlices - 1) % C::kStagesV));
 #pragma unroll
     for (int i = 0; i < C::kTileK / 2; ++i) dp[i] = s[i] * fmaf(dp[i], x.kept, -delta[i / 2 % 2]);
     if (partial) hide(dp, key);
