@@ -18,9 +18,7 @@
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
-#include "tool/line.h"
-#include "tool/machine.h"
-#include "tool/bench/axes.h"
+#include "tool/bench/asked.h"
 #include "tool/bench/estimate.h"
 #include "tool/record/busy.h"
 #include "tool/record/plot.h"
@@ -33,25 +31,6 @@
 
 namespace attune {
 namespace {
-
-constexpr double kBurstRest = 200, kSustainedHeat = 1000;  // ms
-
-struct Asked {
-  std::vector<std::string> lines{};
-  std::string file{};
-  Axes axes{};
-  std::vector<std::string> backends{}, peers{}, modes{};
-  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
-  std::string sign{};  // a key
-  std::string lengths{}, suite{};
-  std::vector<std::string> axes_given{};  // names on the command line: "--pass"
-  bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
-  bool plot = false, burst = false, sustained = false;
-  double energy_seconds = 0;
-  std::optional<double> max_seconds{}, rest_ms{}, heat_ms{};  // unset: the suite's value, or the engine's default
-  TimingSettings timing{};
-  uint32_t seed = 1;
-};
 
 std::atomic<bool> interrupted{false};
 std::atomic<int> interrupted_by{0};  // the signal
@@ -74,140 +53,6 @@ struct Interrupts {
     for (size_t n = 0; n < std::size(kSignals); ++n) sigaction(kSignals[n], &old[n], nullptr);
   }
 };
-
-Status problems(const Asked& asked, std::vector<BenchRow>& out) {
-  for (const std::string& line : lines_of(asked.lines)) {
-    BenchRow row;
-    if (Status s = parse_row(line, row); !s.ok()) return s;
-    out.push_back(row);
-  }
-  if (!asked.suite.empty())
-    if (Status s = suite_rows(asked.suite, out); !s.ok()) return s;
-  if (!asked.file.empty())
-    if (Status s = problems_in(asked.file, out); !s.ok()) return s;
-  const bool by_axes = asked.lines.empty() && asked.file.empty() && asked.suite.empty();
-  if (Status s = by_axes ? problems_of(asked.axes, out) : keep_rows(asked.axes, asked.axes_given, out); !s.ok())
-    return s;
-  // A row is identified by its line, so duplicates are dropped: a resumed run would count the second one as done.
-  std::set<std::string> seen;
-  std::erase_if(out, [&](const BenchRow& row) { return !seen.insert(name(row)).second; });
-  return Status::good();
-}
-
-// The timing modes of each row. The default on a GPU is cold: in practice, keys are rarely in its cache.
-Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
-  for (const std::string& word : asked.modes) {
-    Mode mode;
-    if (Status s = parse(word, mode); !s.ok()) return s;
-    out.push_back(mode);
-  }
-  if (asked.warm) out.push_back(Mode::warm);
-  if (asked.cold) out.push_back(Mode::cold);
-  if (out.empty()) out.push_back(gpu ? Mode::cold : Mode::warm);
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  if (!gpu && out.back() == Mode::graph)
-    return Status::no("--timing: graph given with --device ", asked.device, "; graph needs a GPU");
-  return Status::good();
-}
-
-// Settings shared by every row, and one Bench per mode, state and number of threads, because their ceilings differ.
-Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
-  Bench common;
-  if (const BenchSuite* suite = find_suite(asked.suite)) {
-    if (suite->all_backends) common.backends = {"all"};
-    if (suite->samples) common.timing.min_samples = suite->samples;
-    common.timing.warm_up_calls = suite->warm_up_calls;
-    if (suite->max_seconds > 0) common.timing.max_seconds = suite->max_seconds;
-    if (suite->min_early) common.timing.min_early = suite->min_early;
-    common.beside = suite->beside;
-  }
-  if (asked.max_seconds) common.timing.max_seconds = *asked.max_seconds;
-  if (!asked.backends.empty()) common.backends.clear();
-  code = exit_of_device(asked.device);
-  if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
-  const bool gpu = common.device.kind == DeviceKind::cuda;
-  if (common.device.index < 0)
-    return Status::no("--device: ", asked.device, " is not in this machine; it can be planned for, but not measured");
-  code = kUsage;
-  for (const std::string& word : asked.backends) {
-    if (word != "all" && !find_backend(word))
-      return Status::no("--backend: '", word, "' is not one of all, ", backend_names());
-    common.backends.push_back(word);
-  }
-  if (Status s = parse(asked.distribution, common.distribution); !s.ok()) return s;
-  if (asked.layout != "bhsd" && asked.layout != "bshd")
-    return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");
-  constexpr double kHour = 3600;  // a NaN is outside every range
-  if (!(asked.timing.precision > 0 && asked.timing.precision <= 0.5))
-    return Status::no("--precision: ", asked.timing.precision, " is not above 0 and at most 0.5, half of the median");
-  if (!(common.timing.max_seconds > 0 && common.timing.max_seconds <= kHour))
-    return Status::no("--max-seconds: ", common.timing.max_seconds, " is not above 0 and at most ", kHour);
-  const auto within = [](double x, double most) { return x >= 0 && x <= most; };
-  if (!within(asked.energy_seconds, kHour) || (asked.energy_seconds > 0 && !gpu))
-    return Status::no("--energy: must be from 0 to 3600 seconds, and needs a GPU");
-  if (!within(asked.rest_ms.value_or(0), kHour * 1e3) || !within(asked.heat_ms.value_or(0), kHour * 1e3))
-    return Status::no("--rest, --hot: must be from 0 to 3600000 milliseconds");
-  if (asked.burst && asked.rest_ms == 0.0)
-    return Status::no("--burst: given with --rest 0; a burst needs a rest before every batch");
-  if (asked.sustained && asked.heat_ms == 0.0)
-    return Status::no("--sustained: given with --hot 0; it needs work before every batch");
-  if (!asked.lengths.empty())
-    if (Status s = numbers_of("lengths", asked.lengths, common.lengths); !s.ok()) return s;
-  common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
-  common.device_word = asked.device, common.seed = asked.seed, common.check = !asked.no_check;
-  common.baseline = std::string(peer_name(asked.baseline)), common.energy_seconds = asked.energy_seconds;
-  common.timing.precision = asked.timing.precision;
-  common.timing.seed = asked.seed;
-  common.timing.stop = &interrupted;
-  std::vector<int32_t> threads;
-  if (asked.threads.empty()) threads.push_back(common.device.units);
-  else if (gpu) return Status::no("--threads: given with --device ", asked.device, "; it needs a CPU");
-  else if (Status s = numbers_of("threads", asked.threads, threads); !s.ok()) return s;
-  const int32_t most = std::min(kMostThreads, this_cpu().units);
-  for (const int32_t n : threads)
-    if (n > most)
-      return Status::no("--threads: ", n, " is not from 1 to ", most, ", the CPUs that this process may use");
-  std::set<int32_t> seen;  // a run measures a row once
-  std::erase_if(threads, [&](int32_t n) { return !seen.insert(n).second; });
-  std::vector<Mode> modes;
-  if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
-  struct State { double rest_ms, heat_ms; };  // before every batch of samples; if both are requested, two states
-  std::vector<State> states;
-  const BenchSuite* const suite = find_suite(asked.suite);
-  const double heat_ms = asked.heat_ms.value_or(asked.sustained ? kSustainedHeat : 0);
-  const bool as_suite = gpu && suite && heat_ms == 0;
-  const double rest_ms = asked.rest_ms.value_or(asked.burst ? kBurstRest : as_suite ? suite->rest_ms : 0);
-  if (rest_ms > 0 || heat_ms == 0) states.push_back({rest_ms, 0});
-  if (heat_ms > 0) states.push_back({0, heat_ms});
-  for (const int32_t n : threads)
-    for (const Mode mode : modes)
-      for (const State& state : states) {
-        Bench b = common;
-        b.device.units = n;
-        b.mode = mode;
-        b.timing.cold = mode == Mode::cold;
-        b.timing.rest_seconds = 1e-3 * state.rest_ms, b.timing.heat_seconds = 1e-3 * state.heat_ms;
-        out.push_back(std::move(b));
-      }
-  return Status::good();
-}
-
-// --lengths needs at least one problem with ragged keys, and must fit all of them.
-Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>& lengths) {
-  const auto is_ragged = [](const BenchRow& row) { return row.problem.keys == KeySource::ragged; };
-  if (!lengths.empty() && !rows.empty() && std::none_of(rows.begin(), rows.end(), is_ragged))
-    return Status::no("--lengths: no problem has ragged keys: ", name(rows[0].problem));
-  for (const BenchRow& row : rows) {
-    const Problem& p = row.problem;
-    if (lengths.empty() || !is_ragged(row)) continue;
-    if (int(lengths.size()) != p.batch)
-      return Status::no("--lengths: ", lengths.size(), " lengths given for ", p.batch, " sequences of: ", name(p));
-    for (const int32_t n : lengths)
-      if (n > p.len_q || n > p.len_k) return Status::no("--lengths: ", n, " exceeds the bound of: ", name(p));
-  }
-  return Status::good();
-}
 
 void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, size_t peers,
                   Context& context) {
@@ -313,7 +158,7 @@ std::string versions_of(const std::vector<const attune_peer*>& peers) {
 }
 
 // Whether --sign can work, before anything is measured. A signature covers a whole file, so it must be a new one.
-Status can_sign(const Asked& asked) {
+Status can_sign(const AskedBench& asked) {
   if (asked.out.empty()) return Status::no("--sign: no file to sign; give one with --out");
   if (asked.resume)
     return Status::no("--sign: not accepted with --resume; sign a file of several runs with ssh-keygen -Y sign");
@@ -325,7 +170,7 @@ Status can_sign(const Asked& asked) {
   return sign("", asked.sign, ignored).after("--sign: ");
 }
 
-Status sign_file(const Asked& asked) {
+Status sign_file(const AskedBench& asked) {
   std::string text, signature;
   if (Status s = read_file(asked.out, text); !s.ok()) return s;
   if (Status s = sign(text, asked.sign, signature); !s.ok()) return s.after("--sign: ");
@@ -364,13 +209,13 @@ void tell_state(const std::vector<Record>& records) {
     if (!line.empty()) fmt::print(stderr, "warning: {}\n", line);
 }
 
-void run(Asked& asked, Context& context) {
+void run(AskedBench& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
   std::vector<BenchRow> rows;
   std::vector<Bench> all;
-  if (const Status s = problems(asked, rows); !s.ok()) return no(kUsage, s);
+  if (const Status s = rows_asked(asked, rows); !s.ok()) return no(kUsage, s);
   Exit code = kUsage;
-  if (const Status s = benches(asked, all, code); !s.ok()) return no(code, s);
+  if (const Status s = benches_asked(asked, all, code); !s.ok()) return no(code, s);
   if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
   if (asked.resume && asked.out.empty())
     return no(kUsage, Status::no("--resume: no file to continue; give one with --out"));
@@ -410,6 +255,7 @@ void run(Asked& asked, Context& context) {
   const std::string this_run = new_run();
   for (Bench& b : all) {
     b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.run = this_run, b.timer = gpu ? &timer : nullptr;
+    b.timing.stop = &interrupted;
     b.timing.flush = [](void* f) { (*static_cast<CacheFlush*>(f))(); };
     b.timing.flush_context = flush.get();
     b.timing.load_context = b.timer;
@@ -466,7 +312,7 @@ void run(Asked& asked, Context& context) {
 void add_bench(CLI::App& app, Context& context) {
   const Command sub =
       add_command(app, "bench", "Measure problems and compare them with peers and the machine's ceilings");
-  const auto asked = std::make_shared<Asked>();
+  const auto asked = std::make_shared<AskedBench>();
   Axes& axes = asked->axes;
   sub.add_option("problems", asked->lines,
                  "Measure these problem lines, for block lists with a pattern after a bar; without any, combine the "
