@@ -181,11 +181,25 @@ std::vector<std::string> Command::given(const std::string& group) const {
   return all;
 }
 
+bool Command::is_given(const std::string& name) const { return app->get_option(name)->count() > 0; }
+std::string Command::set(const std::string& name, const std::vector<std::string>& words) const {
+  CLI::Option* const option = app->get_option(name);
+  try {
+    option->clear();
+    for (const std::string& word : words) option->add_result(word);
+    option->run_callback();
+  } catch (const CLI::ParseError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 std::vector<ArgumentText> arguments_of(const CLI::App& app) {
   std::vector<ArgumentText> all;
   for (const CLI::Option* option : app.get_options()) {
     ArgumentText a{.position = option->get_name(true), .help = option->get_description(),
-                   .type = option->get_type_name(), .takes_value = option->get_items_expected_max() > 0};
+                   .type = option->get_type_name(), .group = option->get_group(),
+                   .takes_value = option->get_items_expected_max() > 0};
     for (const std::string& s : option->get_snames()) a.names.push_back("-" + s);
     for (const std::string& s : option->get_lnames()) a.names.push_back("--" + s);
     all.push_back(std::move(a));

@@ -13,7 +13,7 @@ namespace attune {
 
 struct AskedBench {
   std::vector<std::string> lines{};
-  std::string file{};
+  std::string file{}, config{};
   Axes axes{};
   std::vector<std::string> backends{}, peers{}, modes{};
   std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};

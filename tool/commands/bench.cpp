@@ -27,6 +27,7 @@
 #include "tool/bench/sweep.h"
 #include "tool/check/signature.h"
 #include "tool/files.h"
+#include "tool/settings.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -209,8 +210,32 @@ void tell_state(const std::vector<Record>& records) {
     if (!line.empty()) fmt::print(stderr, "warning: {}\n", line);
 }
 
-void run(AskedBench& asked, Context& context) {
-  const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
+// The settings of --config. Rows, timing and state of the machine are one choice each: what the command line says of it
+// replaces what the file says.
+Status configure(const Command& sub, Settings& settings, Exit& code) {
+  std::string text;
+  code = kMachine;
+  if (Status s = read_file(settings.path, text); !s.ok()) return s.after("--config: ");
+  code = kUsage;
+  const std::vector<std::string> rows = {"problems", "--lines", "--suite"};
+  const std::vector<std::string> timing = {"--timing", "--warm", "--cold"};
+  const std::vector<std::string> rest = {"--rest", "--burst"}, heat = {"--hot", "--sustained"};
+  std::vector<std::string> rows_and_axes = rows;
+  rows_and_axes.push_back("Axes");
+  const SettingRules rules{.section = "Axes",
+                           .but_not = "config",
+                           .same = {{rows, rows_and_axes}, {timing, timing}, {rest, rest}, {heat, heat}},
+                           .positional = [](const std::string& line) {
+                             BenchRow row;
+                             return parse_row(line, row);
+                           }};
+  return settings.read(text, sub, rules);
+}
+
+void run(AskedBench& asked, const Settings& settings, Context& context) {
+  const auto no = [&](Exit code, const Status& s) {
+    fail(context, code, join("attune bench: ", settings.place(s.message), s.message));
+  };
   std::vector<BenchRow> rows;
   std::vector<Bench> all;
   if (const Status s = rows_asked(asked, rows); !s.ok()) return no(kUsage, s);
@@ -319,6 +344,9 @@ void add_bench(CLI::App& app, Context& context) {
                  "axes below")
       .type_name("LINE");
   sub.add_option("--suite", asked->suite, join("Measure a named set of rows: ", suite_names())).type_name("NAME");
+  sub.add_option("--config", asked->config,
+                 "Read options from this TOML file, by their names; those of the command line win")
+      .type_name("FILE.toml");
   sub.add_option("--lines", asked->file, "Read problem lines from this file").type_name("FILE");
   const auto axis = [&](const char* name, std::string& value, const char* help) {
     sub.add_option(name, value, help).type_name("LIST").show_default().group("Axes");
@@ -415,6 +443,7 @@ void add_bench(CLI::App& app, Context& context) {
       "  attune bench --pass forward,backward --peer torch --out records.jsonl\n"
       "  attune bench --len 256,512 --peer examples/my_attention.py:attention,torch:sdpa\n"
       "  attune bench --suite regress --out records.jsonl --resume --plot\n"
+      "  attune bench --config examples/bench.toml --max-seconds 1\n"
       "  attune bench --device cuda:0 --backend sm80_forward,vendor_cudnn --peer torch:flash,torch:cudnn\n"
       "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n"
       "  attune bench \"forward bf16 b1 h8 q8192 k8192 d64 causal blocks64x64x1 | random density=0.1\" \\\n"
@@ -425,8 +454,12 @@ void add_bench(CLI::App& app, Context& context) {
       "samples.\n"
       "Exit code 1 if a result was wrong, a run failed, or a rate is above what the machine can do.");
   sub.callback([asked, sub, &context] {
+    Settings settings{.path = asked->config};
+    Exit code = kUsage;
+    if (const Status s = asked->config.empty() ? Status::good() : configure(sub, settings, code); !s.ok())
+      return fail(context, code, join("attune bench: ", s.message));
     asked->axes_given = sub.given("Axes");
-    run(*asked, context);
+    run(*asked, settings, context);
   });
 }
 

@@ -6,74 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
 
 #include "tool/check/audit.h"
 #include "tool/text.h"
+#include "tool/toml.h"
 
 namespace attune {
 namespace {
 
-// A table of the file, whose keys are taken one by one: what is left over is a mistake.
-struct Table {
-  const toml::table& table;
-  std::string_view file;
-  std::vector<std::string> known{};
-  Status status = Status::good();
-
-  template <class... Part>
-  void wrong(const toml::node& node, std::string_view key, const Part&... why) {
-    if (status.ok()) status = Status::no(file, ":", node.source().begin.line, ": ", key, ": ", why...);
-  }
-  const toml::node* take(std::string_view key) {
-    known.emplace_back(key);
-    return table.get(key);
-  }
-  void text(std::string_view key, std::string& out) {
-    const toml::node* const node = take(key);
-    if (!node) return;
-    if (const auto value = node->value_exact<std::string>()) out = *value;
-    else wrong(*node, key, "accepted is a text in quotes");
-  }
-  void number(std::string_view key, std::optional<double>& out) {
-    const toml::node* const node = take(key);
-    if (!node) return;
-    if (const auto value = node->value<double>(); value && std::isfinite(*value) && *value >= 0) out = *value;
-    else wrong(*node, key, "accepted is a number of at least 0");
-  }
-  void whole(std::string_view key, int64_t& out) {
-    const toml::node* const node = take(key);
-    if (!node) return;
-    if (const auto value = node->value_exact<int64_t>(); value && *value > 0 && *value <= INT32_MAX) out = *value;
-    else wrong(*node, key, "accepted is a whole number above 0");
-  }
-  template <class T>
-  void list(std::string_view key, std::vector<T>& out) {  // one value, or several
-    const toml::node* const node = take(key);
-    if (!node) return;
-    const auto add = [&](const toml::node& one) {
-      if (const auto value = one.value_exact<T>()) out.push_back(*value);
-      else if (std::is_same_v<T, std::string>) wrong(one, key, "accepted are texts in quotes");
-      else wrong(one, key, "accepted are whole numbers");
-    };
-    if (!node->is_array()) return add(*node);
-    for (const toml::node& one : *node->as_array()) add(one);
-    if (node->as_array()->empty()) wrong(*node, key, "the list is empty, and accepts no row");
-  }
-  void finish() {
-    for (const auto& [key, node] : table) {
-      const std::string_view word = key.str();
-      if (std::find(known.begin(), known.end(), word) != known.end()) continue;
-      std::string all;
-      for (const std::string& k : known) all += join(all.empty() ? "" : ", ", k);
-      wrong(node, word, "is not one of ", all);
-    }
-  }
-};
-
 Status read_rows(const toml::table& given, std::string_view file, BarRows& out) {
-  Table t{given, file};
+  TomlTable t{given, file};
   t.list("pass", out.passes), t.list("dtype", out.dtypes), t.list("mask", out.masks);
   t.list("device", out.devices), t.list("timing", out.timings), t.list("variant", out.variants);
   t.list("dim", out.dims), t.list("len", out.lengths), t.list("len_q", out.queries), t.list("batch", out.batches);
@@ -83,7 +25,7 @@ Status read_rows(const toml::table& given, std::string_view file, BarRows& out) 
 }
 
 Status read_bar(const toml::table& given, std::string_view file, Bar& out) {
-  Table t{given, file};
+  TomlTable t{given, file};
   t.text("name", out.name), t.text("subject", out.subject), t.text("over", out.over);
   t.number("ratio", out.ratio), t.number("mean", out.mean), t.number("share", out.share);
   t.number("tflops", out.tflops), t.number("gbs", out.gbs), t.number("microseconds", out.microseconds);
@@ -218,10 +160,8 @@ std::string name(BarStatus s) {
 }
 
 Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out) {
-  const toml::parse_result parsed = toml::parse(text);
-  if (!parsed)
-    return Status::no(file, ":", parsed.error().source().begin.line, ": ", parsed.error().description());
-  const toml::table& table = parsed.table();
+  toml::table table;
+  if (Status s = parse_toml(text, file, table); !s.ok()) return s;
   for (const auto& [key, node] : table)
     if (key.str() != "bar")
       return Status::no(file, ":", node.source().begin.line, ": ", key.str(),
