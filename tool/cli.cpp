@@ -17,6 +17,7 @@
 #include "core/problem_line.h"
 #include "core/status.h"
 #include "tool/commands/commands.h"
+#include "tool/record/provenance.h"
 #include "tool/terminal.h"
 
 namespace attune {
@@ -266,7 +267,8 @@ void add_commands(CLI::App& app, Context& context) {
 
 int attune_tool_main(int argc, char** argv) {
   const attune::ShownOutput output;
-  attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1};
+  attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1,
+                          .command = attune::command_text({argv, argv + argc})};
   CLI::App app;
   attune::add_commands(app, context);
   return attune::parse_and_run(app, context, attune::usual(argc, argv));

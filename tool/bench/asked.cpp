@@ -2,6 +2,8 @@
 #include "tool/bench/asked.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <set>
 
 #include "machine/host.h"
@@ -29,6 +31,22 @@ Status modes_of(const AskedBench& asked, bool gpu, std::vector<Mode>& out) {
   out.erase(std::unique(out.begin(), out.end()), out.end());
   if (!gpu && out.back() == Mode::graph)
     return Status::no("--timing: graph given with --device ", asked.device, "; graph needs a GPU");
+  return Status::good();
+}
+
+// "200" calls, or "2s" and "50ms".
+Status warm_up_of(const std::string& text, TimingSettings& out) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  const std::string_view unit = end;
+  constexpr double kMostCalls = 1e6, kMostSeconds = 3600;
+  const double scale = unit == "s" ? 1 : unit == "ms" ? 1e-3 : 0;
+  const bool calls = unit.empty() && value == std::floor(value) && value >= 0 && value <= kMostCalls;
+  if (end == text.c_str() || (!calls && !(scale > 0 && value >= 0 && value * scale <= kMostSeconds)))
+    return Status::no("--warm-up: '", text, "' is neither a number of calls to ", kMostCalls,
+                      " nor a time to an hour, such as 2s or 50ms");
+  out.warm_up_all = true;
+  calls ? void(out.warm_up_calls = int(value)) : void(out.warm_up_seconds = value * scale);
   return Status::good();
 }
 
@@ -63,6 +81,12 @@ Status benches_asked(const AskedBench& asked, std::vector<Bench>& out, Exit& cod
     if (suite->min_early) common.timing.min_early = suite->min_early;
     common.beside = suite->beside;
   }
+  if (asked.samples) {
+    common.timing.min_samples = common.timing.max_samples = asked.samples;
+    common.timing.min_early = std::min(common.timing.min_early, asked.samples);
+  }
+  if (!asked.warm_up.empty())
+    if (Status s = warm_up_of(asked.warm_up, common.timing); !s.ok()) return s;
   if (asked.max_seconds) common.timing.max_seconds = *asked.max_seconds;
   if (!asked.backends.empty()) common.backends.clear();
   code = exit_of_device(asked.device);

@@ -25,6 +25,8 @@ struct AskedBench {
   double energy_seconds = 0;
   std::optional<double> max_seconds{}, rest_ms{}, heat_ms{};  // unset: the suite's value, or the engine's default
   TimingSettings timing{};
+  int samples = 0;         // 0: until the precision is reached
+  std::string warm_up{};   // "200", "2s", "50ms"
   uint32_t seed = 1;
 };
 

@@ -488,6 +488,7 @@ struct RowRun {
     for (size_t n = 0; n < subjects.size(); ++n) {
       Record& r = records[record_of[n]];
       note_readings(r, subjects[n], bench);
+      note_amount(r, whole, &work->args);
       note_timing(r, timings[n], c, problem.dtype.kv, bench, n < peers);
       if (on_gpu() && r.status == RecordStatus::refused) explain_rate(r, subjects[n]);
       sustain(r, subjects[n], bench);

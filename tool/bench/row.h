@@ -62,6 +62,8 @@ void know_spread(Bench&, const Subject&, double call_s);
 void note_readings(Record&, const Subject&, const Bench&);
 void sustain(Record&, const Subject&, Bench&);
 struct Cost;
+// The sequences, tokens and queries of a call: of the arguments, or without them at the problem's bounds.
+void note_amount(Record&, const Problem&, const Args* = nullptr);
 void note_timing(Record&, const Timing&, const Cost&, DType of_keys, const Bench&, bool peer = false);
 
 // Names of the requested backends. `all` expands to every backend that supports the problem, except those that run only

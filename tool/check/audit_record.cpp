@@ -86,6 +86,13 @@ struct Auditor : Reporter {
       off("the upper end of the interval", r.interval.high, again.interval.high);
     if (!near(r.interval.confidence, again.interval.confidence, 1e-6))
       off("the confidence", r.interval.confidence, again.interval.confidence);
+    if (r.version >= 4) {
+      const auto judge = [&](const char* what, double said, double is) {
+        if (!near(said, is, 1e-9, kRounded)) off(what, said, is);
+      };
+      judge("the mean", r.mean_ns, again.mean_ns), judge("the deviation", r.deviation_ns, again.deviation_ns);
+      judge("the 95th percentile", r.p95_ns, again.p95_ns), judge("the 99th percentile", r.p99_ns, again.p99_ns);
+    }
     // Rounding may move a sample across a fence, and on a GPU all those of its tick.
     const int room = std::max(2, int(r.samples_ns.size()) / 10);
     const Outliers &is = again.outliers, &said = r.outliers;
@@ -136,6 +143,24 @@ struct Auditor : Reporter {
     if (exact) judge("bytes", r.bytes, c.bytes);
   }
 
+  // Sequences, tokens and queries of a call. They are exact unless lengths, which a record does not hold, made them less.
+  void work_of_it(const Problem& whole) const {
+    if (r.version < 4 || line.extract) return;
+    const double tokens = double(whole.batch) * whole.len_q;
+    const bool exact = whole.keys != KeySource::ragged;
+    const auto judge = [&](const char* what, double said, double is) {
+      if (exact ? said != is : said > is || said < 0)
+        wrong("forged-work", what, " per call are recorded as ", said, ", but the problem has ", exact ? "" : "at most ",
+              is);
+    };
+    if (r.sequences != whole.batch)
+      wrong("forged-work", "sequences per call are recorded as ", r.sequences, ", but the problem has ", whole.batch);
+    judge("tokens", r.tokens, tokens);
+    if (r.queries != r.tokens * whole.heads_q)
+      wrong("forged-work", "queries per call are recorded as ", r.queries, ", but tokens times heads are ",
+            r.tokens * whole.heads_q);
+  }
+
   void rates() const {
     if (r.median_ns <= 0) return;
     const auto judge = [&](const char* what, double said, double amount, const char* unit) {
@@ -145,6 +170,9 @@ struct Auditor : Reporter {
     };
     judge("flops", r.gflops, r.flops, "GFLOP/s");
     judge("bytes", r.gbs, r.bytes, "GB/s");
+    judge("sequences", r.sequences_s, 1e9 * r.sequences, "sequences/s");
+    judge("tokens", r.tokens_s, 1e9 * r.tokens, "tokens/s");
+    judge("queries", r.queries_s, 1e9 * r.queries, "queries/s");
   }
 
   void roofline() const {
@@ -190,7 +218,8 @@ struct Auditor : Reporter {
         wrong("missing-kernels", "the device is ", r.device, ", but no kernel is named");
     } else if (!r.samples_mhz.empty() || r.threads == 0 || r.mode == "graph") {
       wrong("gpu-on-cpu", "the device is ", r.device, ", but the record has GPU clocks, a GPU's mode or no threads");
-    } else if (!r.provenance.gpu.empty() || !r.provenance.gpu_uuid.empty()) {
+    } else if (const Provenance& p = r.provenance; !p.gpu.empty() || !p.gpu_uuid.empty() || p.gpu_memory_bytes ||
+                                                    p.gpu_sms || p.gpu_bandwidth_gbs || p.cudnn) {
       wrong("gpu-on-cpu", "the device is ", r.device, ", but the record names a GPU");
     }
     const auto begins = [&](const char* word) { return r.subject.starts_with(word); };
@@ -225,6 +254,12 @@ struct Auditor : Reporter {
     if (r.status == RecordStatus::interrupted && !cut)
       wrong("forged-end", "interrupted, but sampling ended by '", r.ended_by, "'");
     if (r.status == RecordStatus::ok && cut) wrong("forged-end", "status ok, but sampling ended by an interrupt");
+    const int taken = int(r.samples_ns.size());
+    if (r.version >= 4 && (r.most_samples < 1 || taken > r.most_samples))
+      wrong("forged-end", taken, " samples are recorded, of at most ", r.most_samples);
+    else if (r.version >= 4 && (r.ended_by == "samples") != (taken == r.most_samples) && !cut)
+      wrong("forged-end", taken, " samples of at most ", r.most_samples, " are recorded, but sampling ended by '",
+            r.ended_by, "'");
     if (r.precision <= 0) wrong("forged-end", "the precision asked for is recorded as ", r.precision);
   }
 
@@ -265,9 +300,10 @@ struct Auditor : Reporter {
     density();
     if (readable) {
       const Problem whole = whole_problem(p);
-      cost_of_it(whole);
+      cost_of_it(whole), work_of_it(whole);
       if (!line.extract) memory_of_it(whole, cost(whole).bytes);
     }
+    if (is_module) work_of_it(module.problem);
     if (is_module && !line.extract) memory_of_it(module.problem, module_cost(module).bytes);
     if (const double is = is_module ? module_cost(module).flops : r.flops; !near(r.flops, is, kDigits))
       wrong("forged-flops", "flops per call are recorded as ", r.flops, ", but the module has ", is);

@@ -144,6 +144,9 @@ void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
   p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc, p.gpu_mig = id.mig;
   if (id.pcie_generation) p.gpu_pcie = join("generation ", id.pcie_generation, ", ", id.pcie_lanes, " lanes");
   p.clocks = id.most_sm_mhz > 0 ? join("up to ", id.most_sm_mhz, " MHz") : "";  // note_readings() adds who sets them
+  if (size_t bytes = 0; cuda::memory_of(device.index, bytes).ok() && bytes) p.gpu_memory_bytes = double(bytes);
+  if (timer.facts().sms > 0) p.gpu_sms = timer.facts().sms;
+  p.gpu_bandwidth_gbs = gpu_bandwidth_gbs(timer.facts().pci), p.cudnn = cudnn_version();
   p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
 }
 
@@ -197,11 +200,11 @@ struct Tally {
   }
 };
 
-// Queries per second, counted as whole sequences, as the source report of this suite does.
-void tell_queries(const std::vector<Record>& records) {
+// Rates of the source report of this suite, which calls sequences queries.
+void tell_sequences(const std::vector<Record>& records) {
   for (const Record& r : records)
-    if (Problem p; r.status == RecordStatus::ok && parse(r.problem, p).ok())
-      fmt::print("{} | {}: {} queries/s\n", r.problem, r.subject, digits_text(p.batch / (r.median_ns * 1e-9)));
+    if (r.status == RecordStatus::ok)
+      fmt::print("{} | {}: {} sequences/s\n", r.problem, r.subject, digits_text(r.sequences_s));
 }
 
 // On stderr, after the results: what they suffered from. Rows of an earlier run that was resumed count too.
@@ -259,7 +262,7 @@ void run(AskedBench& asked, const Settings& settings, Context& context) {
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();
   if (const Status s = open_peers(names, asked.python, peers); !s.ok()) return no(kMachine, s);
-  from.peers = versions_of(peers);
+  from.peers = versions_of(peers), from.command = context.command;
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
@@ -319,7 +322,7 @@ void run(AskedBench& asked, const Settings& settings, Context& context) {
     fmt::print("{}", table(records, colour_wanted(context.terminal)));
     for (const Bench& b : sweep.benches) tell_machine(b, records);
     if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
-    if (asked.suite == "sdpa-small") tell_queries(records);
+    if (asked.suite == "sdpa-small") tell_sequences(records);
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
     else if (asked.plot) fmt::print("nothing to plot: no problem was measured at two lengths\n");
   }
@@ -429,6 +432,13 @@ void add_bench(CLI::App& app, Context& context) {
                  join("Stop after this time per subject; default ", TimingSettings{}.max_seconds,
                       ", or what the suite sets"))
       .type_name("SECONDS");
+  sub.add_option("--samples", asked->samples,
+                 "Take this many samples per subject, unless --max-seconds ends it first; default until --precision")
+      .type_name("N")
+      .between(1, 1000000);
+  sub.add_option("--warm-up", asked->warm_up,
+                 "Warm up for at least this many calls, or this long: 200, 2s, 50ms; default 0.1 s and until it settles")
+      .type_name("N");
   sub.add_option("--out", asked->out, "Append one record per subject to this file").type_name("FILE.jsonl");
   sub.add_option("--sign", asked->sign,
                  "Then sign --out with this OpenSSH key, into FILE.jsonl.sig; attune verify --signers checks it")
