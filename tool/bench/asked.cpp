@@ -55,7 +55,7 @@ Status warm_up_of(const std::string& text, TimingSettings& out) {
 Status rows_asked(const AskedBench& asked, std::vector<BenchRow>& out) {
   for (const std::string& line : lines_of(asked.lines)) {
     BenchRow row;
-    if (Status s = parse_row(line, row); !s.ok()) return s;
+    if (Status s = parse_bench_row(line, row); !s.ok()) return s;
     out.push_back(row);
   }
   if (!asked.suite.empty())

@@ -51,6 +51,9 @@ struct Bench {
 // its own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
 
+// A forward and its backward as one call; the records are named after the backward's backend.
+std::vector<Record> measure_train(const BenchRow&, Bench&);
+
 // One record, with subject "attune": the time of the whole module.
 std::vector<Record> measure_module(const BenchRow&, Bench&);
 

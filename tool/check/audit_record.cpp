@@ -2,6 +2,7 @@
 // One record alone: everything that follows from its samples, its problem line and its device.
 #include <cstdio>
 
+#include "core/forward_of.h"
 #include "core/work.h"
 #include "tool/check/parts.h"
 #include "tool/check/spot.h"
@@ -28,6 +29,9 @@ bool names_kernels(const Provenance& p) {
 }
 
 struct Auditor : Reporter {
+  // The problem of the line, the backward's for both passes as one row; false if it is a module or nothing readable.
+  bool is_problem(Problem& p) const { return parse(r.problem, p).ok() || train_problem(r.problem, p); }
+
   // What a record of this status cannot have; null if there is nothing of the kind.
   const char* claim() const {
     if (was_timed(r) || r.status == RecordStatus::other) return nullptr;
@@ -131,7 +135,11 @@ struct Auditor : Reporter {
   // Checks flops and bytes. They must be exact if they follow from the line alone; otherwise flops must not exceed the
   // bound.
   void cost_of_it(const Problem& p) const {
-    const Cost c = cost(p);
+    Cost c = cost(p);
+    if (Problem backward; train_problem(r.problem, backward)) {
+      const Cost forward = cost(forward_of(p));
+      c.flops += forward.flops, c.bytes += forward.bytes;
+    }
     const bool exact = p.keys == KeySource::linear && !p.mask.blocks.q && p.mask.align != Align::absolute &&
                        word(p.variant).empty() && !p.has(Option::append);
     const auto judge = [&](const char* what, double said, double is) {
@@ -193,7 +201,7 @@ struct Auditor : Reporter {
     if (c.verdict == CheckVerdict::fail)
       return wrong("forged-parity", "status ok, but the result was wrong (", c.message, ")");
     Problem p;
-    const bool excused = parse(r.problem, p).ok() && !can_draw(whole_problem(p)).ok();
+    const bool excused = is_problem(p) && !can_draw(whole_problem(p)).ok();
     if (c.verdict == CheckVerdict::unchecked && excused)
       return caution("skipped-parity", "the result was not checked: ", c.message);
     if (c.verdict != CheckVerdict::pass || (c.rows < 1 && !line.extract))
@@ -213,7 +221,7 @@ struct Auditor : Reporter {
                                                                        : nullptr;
       if (what) wrong("cpu-on-gpu", "the device is ", r.device, ", but ", what);
       Problem p;
-      const bool captured = parse(r.problem, p).ok() && !is_ring(p);  // ranks and modules are not; peers may not be
+      const bool captured = is_problem(p) && !is_ring(p);  // ranks and modules are not; peers may not be
       if (r.version >= 2 && !line.extract && captured && !r.peer && r.kernels.empty() && names_kernels(r.provenance))
         wrong("missing-kernels", "the device is ", r.device, ", but no kernel is named");
     } else if (!r.samples_mhz.empty() || r.threads == 0 || r.mode == "graph") {
@@ -288,7 +296,7 @@ struct Auditor : Reporter {
     status();
     source();
     Problem p;
-    const bool readable = parse(r.problem, p).ok();
+    const bool readable = is_problem(p);
     BenchRow module;
     const bool is_module = !readable && parse_module_row(r.problem, module).ok();
     if (!readable && !is_module && r.status != RecordStatus::unsupported)

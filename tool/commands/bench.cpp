@@ -230,7 +230,7 @@ Status configure(const Command& sub, Settings& settings, Exit& code) {
                            .same = {{rows, rows_and_axes}, {timing, timing}, {rest, rest}, {heat, heat}},
                            .positional = [](const std::string& line) {
                              BenchRow row;
-                             return parse_row(line, row);
+                             return parse_bench_row(line, row);
                            }};
   return settings.read(text, sub, rules);
 }
@@ -354,7 +354,7 @@ void add_bench(CLI::App& app, Context& context) {
   const auto axis = [&](const char* name, std::string& value, const char* help) {
     sub.add_option(name, value, help).type_name("LIST").show_default().group("Axes");
   };
-  axis("--pass", axes.pass, "Set the pass: forward, backward; with lines, a file or a suite, keep only these rows");
+  axis("--pass", axes.pass, "Set the pass: forward, backward, or train for both as one row; with lines, a file or a suite, keep only these rows");
   axis("--dtype", axes.dtype, "Set the dtype: f32, f16, bf16");
   axis("--batch", axes.batch, "Set the batch size");
   axis("--heads", axes.heads, "Set the query heads, or query heads/KV heads: 8,8/2");
