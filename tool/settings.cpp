@@ -20,7 +20,7 @@ bool word_of(const toml::node& node, std::string& out) {
 }
 
 struct SettingsReader {
-  Settings& out;
+  SettingsFile& out;
   const Command& command;
   const SettingRules& rules;
   std::vector<ArgumentText> options{};
@@ -99,7 +99,7 @@ struct SettingsReader {
 
 }  // namespace
 
-Status Settings::read(const std::string& text, const Command& command, const SettingRules& rules) {
+Status SettingsFile::read(const std::string& text, const Command& command, const SettingRules& rules) {
   toml::table table;
   if (Status s = parse_toml(text, path, table); !s.ok()) return s;
   SettingsReader reader{*this, command, rules};
@@ -124,7 +124,7 @@ Status Settings::read(const std::string& text, const Command& command, const Set
   return Status::good();
 }
 
-std::string Settings::place(std::string_view message) const {
+std::string SettingsFile::place(std::string_view message) const {
   const auto it = lines.find(std::string(message.substr(0, message.find_first_of(":, "))));
   return it == lines.end() ? "" : join(path, ":", it->second, ": ");
 }

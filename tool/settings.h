@@ -21,7 +21,7 @@ struct SettingRules {
   Status (*positional)(const std::string& value) = nullptr;  // judges a value of the argument by position
 };
 
-struct Settings {
+struct SettingsFile {
   std::string path{};
   std::map<std::string, int> lines{};  // the line of each option that the file set
   // Sets options of the command. Errors name file, line and key.

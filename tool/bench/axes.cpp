@@ -165,7 +165,8 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
   };
   std::erase_if(rows, [&](const BenchRow& row) {
     if (!row.not_built.empty()) return !given.empty();
-    return !has(passes, row.train ? std::string("train") : std::string(name(row.problem.pass))) || !has(lengths, whole_problem(row.problem).len_k);
+    return !has(passes, row.train ? std::string("train") : std::string(name(row.problem.pass))) ||
+           !has(lengths, whole_problem(row.problem).len_k);
   });
   return rows.empty() ? Status::no("--pass and --len: no row matches") : Status::good();
 }

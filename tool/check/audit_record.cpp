@@ -151,15 +151,15 @@ struct Auditor : Reporter {
     if (exact) judge("bytes", r.bytes, c.bytes);
   }
 
-  // Sequences, tokens and queries of a call. They are exact unless lengths, which a record does not hold, made them less.
+  // Sequences, tokens and queries of a call, exact unless lengths, which a record does not hold, made them less.
   void work_of_it(const Problem& whole) const {
     if (r.version < 4 || line.extract) return;
     const double tokens = double(whole.batch) * whole.len_q;
     const bool exact = whole.keys != KeySource::ragged;
     const auto judge = [&](const char* what, double said, double is) {
       if (exact ? said != is : said > is || said < 0)
-        wrong("forged-work", what, " per call are recorded as ", said, ", but the problem has ", exact ? "" : "at most ",
-              is);
+        wrong("forged-work", what, " per call are recorded as ", said, ", but the problem has ",
+              exact ? "" : "at most ", is);
     };
     if (r.sequences != whole.batch)
       wrong("forged-work", "sequences per call are recorded as ", r.sequences, ", but the problem has ", whole.batch);

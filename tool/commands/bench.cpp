@@ -215,7 +215,7 @@ void tell_state(const std::vector<Record>& records) {
 
 // The settings of --config. Rows, timing and state of the machine are one choice each: what the command line says of it
 // replaces what the file says.
-Status configure(const Command& sub, Settings& settings, Exit& code) {
+Status configure(const Command& sub, SettingsFile& settings, Exit& code) {
   std::string text;
   code = kMachine;
   if (Status s = read_file(settings.path, text); !s.ok()) return s.after("--config: ");
@@ -235,7 +235,7 @@ Status configure(const Command& sub, Settings& settings, Exit& code) {
   return settings.read(text, sub, rules);
 }
 
-void run(AskedBench& asked, const Settings& settings, Context& context) {
+void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
   const auto no = [&](Exit code, const Status& s) {
     fail(context, code, join("attune bench: ", settings.place(s.message), s.message));
   };
@@ -354,7 +354,9 @@ void add_bench(CLI::App& app, Context& context) {
   const auto axis = [&](const char* name, std::string& value, const char* help) {
     sub.add_option(name, value, help).type_name("LIST").show_default().group("Axes");
   };
-  axis("--pass", axes.pass, "Set the pass: forward, backward, or train for both as one row; with lines, a file or a suite, keep only these rows");
+  axis("--pass", axes.pass,
+       "Set the pass: forward, backward, or train for both as one row; with lines, a file or a suite, keep only these "
+       "rows");
   axis("--dtype", axes.dtype, "Set the dtype: f32, f16, bf16");
   axis("--batch", axes.batch, "Set the batch size");
   axis("--heads", axes.heads, "Set the query heads, or query heads/KV heads: 8,8/2");
@@ -437,7 +439,8 @@ void add_bench(CLI::App& app, Context& context) {
       .type_name("N")
       .between(1, 1000000);
   sub.add_option("--warm-up", asked->warm_up,
-                 "Warm up for at least this many calls, or this long: 200, 2s, 50ms; default 0.1 s and until it settles")
+                 "Warm up for at least this many calls, or this long: 200, 2s, 50ms; default 0.1 s and until it "
+                 "settles")
       .type_name("N");
   sub.add_option("--out", asked->out, "Append one record per subject to this file").type_name("FILE.jsonl");
   sub.add_option("--sign", asked->sign,
@@ -464,7 +467,7 @@ void add_bench(CLI::App& app, Context& context) {
       "samples.\n"
       "Exit code 1 if a result was wrong, a run failed, or a rate is above what the machine can do.");
   sub.callback([asked, sub, &context] {
-    Settings settings{.path = asked->config};
+    SettingsFile settings{.path = asked->config};
     Exit code = kUsage;
     if (const Status s = asked->config.empty() ? Status::good() : configure(sub, settings, code); !s.ok())
       return fail(context, code, join("attune bench: ", s.message));

@@ -55,10 +55,12 @@ Status read_bar(const toml::table& given, std::string_view file, Bar& out) {
   if (rows && !rows->is_table()) t.wrong(*rows, "rows", "accepted is a table: {pass = \"forward\", dim = 128}");
   t.finish();
   const bool compares = out.ratio || out.mean;
-  const bool demands = compares || out.rate || out.density || out.unfused || out.tflops || out.gbs || out.microseconds || out.error;
+  const bool demands =
+      compares || out.rate || out.density || out.unfused || out.tflops || out.gbs || out.microseconds || out.error;
   if (out.name.empty()) t.wrong(given, "bar", "has no name");
   if (!demands)
-    t.wrong(given, out.name, "demands nothing; accepted are ratio, mean, rate, density, unfused, tflops, gbs, microseconds and error");
+    t.wrong(given, out.name,
+            "demands nothing; accepted are ratio, mean, rate, density, unfused, tflops, gbs, microseconds and error");
   if (compares == out.over.empty())
     t.wrong(given, out.name,
             compares ? "has a ratio and no 'over' to compare with" : "has 'over' and neither ratio nor mean");
@@ -82,7 +84,8 @@ bool concerns(const BarRows& rows, const Record& r) {
   if (!train && !parse(r.problem, p).ok()) return false;
   constexpr const char* kMasks[] = {"full", "causal", "window"};
   const auto device = [&](const std::string& d) { return d == r.device || d == machine_of(r); };
-  return accepts(rows.passes, train ? std::string("train") : std::string(name(p.pass))) && accepts(rows.dtypes, name(p.dtype)) &&
+  return accepts(rows.passes, train ? std::string("train") : std::string(name(p.pass))) &&
+         accepts(rows.dtypes, name(p.dtype)) &&
          (accepts(rows.masks, std::string(kMasks[int(p.mask.kind)])) || accepts(rows.masks, name(p.mask))) &&
          (rows.devices.empty() || std::any_of(rows.devices.begin(), rows.devices.end(), device)) &&
          accepts(rows.timings, r.mode) && accepts(rows.variants, std::string(word(p.variant))) &&
@@ -169,7 +172,8 @@ struct Judge {
     return nullptr;
   }
   void no_other(const Record& r, const std::string& line) {
-    result.evidence.push_back(join(line_text(r), ": nothing to compare ", r.subject, " with: it was not measured at ", line));
+    result.evidence.push_back(
+        join(line_text(r), ": nothing to compare ", r.subject, " with: it was not measured at ", line));
     ++missed;
   }
   // False if the row is only what others are compared with.
@@ -188,7 +192,8 @@ struct Judge {
       const std::string line = r.problem.substr(0, r.problem.find(" blocks"));
       const Record* const other = same_in(r, line);
       if (!other || r.density <= 0) no_other(r, line);
-      else limit(r, bar.density, r.median_ns / (r.density * other->median_ns), "of density x the time of " + line, false);
+      else
+        limit(r, bar.density, r.median_ns / (r.density * other->median_ns), "of density x the time of " + line, false);
     }
     if (bar.unfused) limit(r, bar.unfused, unfused_ns(r) / r.median_ns, "of unfused attention's bound", true);
   }

@@ -30,7 +30,7 @@ struct Bar {
   std::optional<double> microseconds{};           // at most
   std::optional<double> error{};    // error of a result, in tolerances of its dtype, at most
   bool less_floor = false;          // ratio of times without those of an empty call or kernel
-  // Against another row of the same subject in the same run and state, whose line has other words: "window*" -> "causal".
+  // Against another row of the subject in the same run and state, whose line has other words: "window*" -> "causal".
   std::vector<std::pair<std::string, std::string>> of{};  // "" as the second: without the word
   std::optional<double> rate{};     // FLOP/s / FLOP/s of that row, at least
   std::optional<double> density{};  // time / (density of the block lists x time without lists), at most

@@ -11,8 +11,8 @@ namespace attune {
 
 std::string new_run();     // "20260131T120000Z-4711": the id of one run of the command
 Provenance provenance();   // everything but `command`, `peers` and the GPU
-// The words of a command line as a shell would take them. Paths that begin with / or ~ lose their folder, which may name
-// a user.
+// The words of a command line as a shell would take them. Paths that begin with / or ~ lose their folder, which may
+// name a user.
 std::string command_text(const std::vector<std::string>& words);
 // Of the GPU at this PCI address, from its memory clock and bus width; nothing where the driver does not tell.
 std::optional<double> gpu_bandwidth_gbs(const std::string& pci);

@@ -337,8 +337,9 @@ size_t first_missing(std::string_view line, std::span<const char* const> fields)
   const auto lacks = [&](const char* field) {
     const std::string_view name = field;
     const size_t dot = name.find('.');  // "provenance.os"
-    return dot == name.npos ? !j.contains(field)
-                            : !part(j, std::string(name.substr(0, dot)).c_str()).contains(std::string(name.substr(dot + 1)));
+    return dot == name.npos
+               ? !j.contains(field)
+               : !part(j, std::string(name.substr(0, dot)).c_str()).contains(std::string(name.substr(dot + 1)));
   };
   return size_t(std::find_if(fields.begin(), fields.end(), lacks) - fields.begin());
 }

@@ -54,12 +54,25 @@ Table provenance_of(const std::vector<Record>& records) {
   std::vector<int> count;
   for (const Record& r : records) {
     const Provenance& p = r.provenance;
-    std::vector<std::string> origin = {
-        p.commit + (p.dirty ? " (changed)" : ""), p.version, p.compiler, p.flags, p.cpu, p.features,
-        fmt::format("{}", p.cores), p.governor, p.os.value_or(""), p.kernel, gpu_text(p),
-        p.gpu_memory_bytes ? bytes_text(*p.gpu_memory_bytes) : "", p.gpu_sms ? digits_text(*p.gpu_sms) : "",
-        p.gpu_bandwidth_gbs ? digits_text(*p.gpu_bandwidth_gbs) + " GB/s" : "", p.cudnn.value_or(""), p.clocks, p.binary,
-        p.peers, p.command.value_or("")};
+    std::vector<std::string> origin = {p.commit + (p.dirty ? " (changed)" : ""),
+                                       p.version,
+                                       p.compiler,
+                                       p.flags,
+                                       p.cpu,
+                                       p.features,
+                                       fmt::format("{}", p.cores),
+                                       p.governor,
+                                       p.os.value_or(""),
+                                       p.kernel,
+                                       gpu_text(p),
+                                       p.gpu_memory_bytes ? bytes_text(*p.gpu_memory_bytes) : "",
+                                       p.gpu_sms ? digits_text(*p.gpu_sms) : "",
+                                       p.gpu_bandwidth_gbs ? digits_text(*p.gpu_bandwidth_gbs) + " GB/s" : "",
+                                       p.cudnn.value_or(""),
+                                       p.clocks,
+                                       p.binary,
+                                       p.peers,
+                                       p.command.value_or("")};
     const auto at = size_t(std::find(seen.begin(), seen.end(), origin) - seen.begin());
     if (at < seen.size()) {
       ++count[at];

@@ -137,7 +137,7 @@ PeerRun::~PeerRun() {
 
 Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& place) {
   if (place.train && is_native_peer(peer_))
-    return Status::unsupported(peer_.name, ": a library has no autograd, so it has no forward and backward as one call");
+    return Status::unsupported(peer_.name, ": a library has no autograd, so no forward and backward as one call");
   const int64_t handle = is_native_peer(peer_) ? set_up_native(peer_, p, results, place)
                                                : peer_.setup(problem_json(p, results, place).c_str());
   if (handle <= 0) return refused(handle < 0);

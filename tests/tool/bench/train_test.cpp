@@ -112,8 +112,8 @@ TEST(Train, a_peer_is_asked_for_both) {
 
 TEST(Train, what_cannot_be_a_row_says_so) {
   Bench b = train_bench();
-  const Record ring = measure_train(train_row("train f32 b1 h4 q64 k64 d16 full : ring layout=zigzag ranks=2 tokens=128"), b)
-                          .at(0);
+  const Record ring =
+      measure_train(train_row("train f32 b1 h4 q64 k64 d16 full : ring layout=zigzag ranks=2 tokens=128"), b).at(0);
   EXPECT_EQ(ring.left_out, LeftOut::not_built) << ring.message;
   EXPECT_TRUE(has(ring.message, "train rows have no variant, ranks, append and accumulate")) << ring.message;
 }

@@ -78,8 +78,9 @@ TEST(Bench, takes_so_many_samples_and_warms_up_for_so_long) {
   EXPECT_LT(one({"--samples", "6", "--warm-up", "0ms"})["warm_up_s"], 0.3);
   for (const char* wrong : {"-1", "1.5", "2h", "s", "9999s"}) {
     const Ran r = attune_says({"bench", kLine, std::string("--warm-up=") + wrong});
-    EXPECT_EQ(r.err, std::string("attune bench: --warm-up: '") + wrong + "' is neither a number of calls to 1e+06 nor a "
-                     "time to an hour, such as 2s or 50ms\n");
+    EXPECT_EQ(r.err, std::string("attune bench: --warm-up: '") + wrong +
+                         "' is neither a number of calls to 1e+06 nor a "
+                         "time to an hour, such as 2s or 50ms\n");
   }
   EXPECT_EQ(attune_says({"bench", kLine, "--samples", "0"}).code, 2);
 }

@@ -124,7 +124,8 @@ double read(const std::string& text, double& half) {
   static const std::map<std::string, double> units = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9},
                                                       {"", 1},   {"x", 1},    {"GFLOP/s", 1}};
   size_t end = text.find_first_not_of("0123456789.e+-");
-  const std::string digits = text.substr(0, end), unit = end == text.npos ? "" : text.substr(text.find_first_not_of(' ', end));
+  const std::string digits = text.substr(0, end),
+                    unit = end == text.npos ? "" : text.substr(text.find_first_not_of(' ', end));
   const double scale = units.at(unit), value = std::strtod(digits.c_str(), nullptr);
   const size_t point = digits.find('.'), e = digits.find('e');
   const double places = point == digits.npos ? 0 : double(std::min(e, digits.size()) - point - 1);
@@ -192,7 +193,8 @@ TEST(Numbers, of_json_are_those_of_markdown_and_html) {
       double half = 0;
       const double said = read(found.at("median"), half);
       EXPECT_NEAR(said, j["median_ns"].get<double>(), half * (1 + 1e-9)) << page;
-      EXPECT_NEAR(read(found.at("against baseline"), half), j["ratio"]["value"].get<double>(), half * (1 + 1e-9)) << page;
+      EXPECT_NEAR(read(found.at("against baseline"), half), j["ratio"]["value"].get<double>(), half * (1 + 1e-9))
+          << page;
     };
     median_of(markdown_of(markdown, "half interval"), "Markdown"), median_of(html_of(html, "half interval"), "HTML");
     if (HasFailure()) return;
