@@ -17,6 +17,7 @@
 #include "core/problem_line.h"
 #include "core/status.h"
 #include "tool/commands/commands.h"
+#include "tool/record/provenance.h"
 #include "tool/terminal.h"
 
 namespace attune {
@@ -181,11 +182,25 @@ std::vector<std::string> Command::given(const std::string& group) const {
   return all;
 }
 
+bool Command::is_given(const std::string& name) const { return app->get_option(name)->count() > 0; }
+std::string Command::set(const std::string& name, const std::vector<std::string>& words) const {
+  CLI::Option* const option = app->get_option(name);
+  try {
+    option->clear();
+    for (const std::string& word : words) option->add_result(word);
+    option->run_callback();
+  } catch (const CLI::ParseError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 std::vector<ArgumentText> arguments_of(const CLI::App& app) {
   std::vector<ArgumentText> all;
   for (const CLI::Option* option : app.get_options()) {
     ArgumentText a{.position = option->get_name(true), .help = option->get_description(),
-                   .type = option->get_type_name(), .takes_value = option->get_items_expected_max() > 0};
+                   .type = option->get_type_name(), .group = option->get_group(),
+                   .takes_value = option->get_items_expected_max() > 0};
     for (const std::string& s : option->get_snames()) a.names.push_back("-" + s);
     for (const std::string& s : option->get_lnames()) a.names.push_back("--" + s);
     all.push_back(std::move(a));
@@ -252,7 +267,8 @@ void add_commands(CLI::App& app, Context& context) {
 
 int attune_tool_main(int argc, char** argv) {
   const attune::ShownOutput output;
-  attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1};
+  attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1,
+                          .command = attune::command_text({argv, argv + argc})};
   CLI::App app;
   attune::add_commands(app, context);
   return attune::parse_and_run(app, context, attune::usual(argc, argv));

@@ -38,14 +38,17 @@ struct Command {
   Argument add_flag(const std::string& name, bool& value, const std::string& help) const;
   void footer(const std::string&) const;
   void callback(std::function<void()>) const;
-  std::vector<std::string> given(const std::string& group) const;  // names of this group on the command line
+  std::vector<std::string> given(const std::string& group) const;  // names of this group that have a value
+  bool is_given(const std::string& name) const;
+  // Gives an option these words, as the command line would; "" or why it does not accept them.
+  std::string set(const std::string& name, const std::vector<std::string>& words) const;
 };
 Command add_command(CLI::App&, const std::string& name, const std::string& help);
 
 // The command line as data, for the completion scripts.
 struct ArgumentText {
   std::vector<std::string> names{};  // "-h", "--device"; empty for a positional argument
-  std::string position{}, help{}, type{};
+  std::string position{}, help{}, type{}, group{};
   bool takes_value = false;
 };
 struct CommandText {

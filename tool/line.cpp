@@ -20,7 +20,7 @@ std::vector<std::string> lines_of(const std::vector<std::string>& words) {
   std::vector<std::string> lines;
   bool open = false;  // the last line takes more words
   for (const std::string& word : words) {
-    const bool begins = word == "forward" || word == "backward", whole = word.find(' ') != word.npos;
+    const bool begins = word == "forward" || word == "backward" || word == "train", whole = word.find(' ') != word.npos;
     if (open && !begins && !whole) lines.back() += " " + word;
     else lines.push_back(word), open = begins;
   }

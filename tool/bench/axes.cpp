@@ -108,6 +108,22 @@ Status parse_row(std::string_view text, BenchRow& out) {
   return bound_by(out.pattern, out.problem);
 }
 
+constexpr std::string_view kTrain = "train ";
+
+bool train_problem(std::string_view line, Problem& out) {
+  return line.starts_with(kTrain) && parse(join("backward ", line.substr(kTrain.size())), out).ok();
+}
+
+Status parse_bench_row(std::string_view text, BenchRow& out) {
+  if (!text.starts_with(kTrain)) return parse_row(text, out);
+  const std::string backward = join("backward ", text.substr(kTrain.size()));
+  if (is_module_row(backward)) return Status::no("'", text, "': a module's backward contains its forward");
+  if (Status s = parse_row(backward, out); !s.ok()) return s;
+  const std::string line = name(out.problem);
+  out.train = true, out.label = join(kTrain, line.substr(line.find(' ') + 1));
+  return Status::good();
+}
+
 Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
   std::vector<int32_t> batches, lengths, queries, dims;
   if (Status s = numbers_of("batch", a.batch, batches); !s.ok()) return s;
@@ -135,7 +151,7 @@ Status problems_of(const Axes& a, std::vector<BenchRow>& out) {
                       join(pass, " ", dtype, " b", batch, " h", heads, " q", len_q ? len_q : len, " k", len, " d", dim,
                            " ", mask, a.options.empty() ? "" : " ", a.options);
                   BenchRow row;
-                  if (Status s = parse_row(line, row); !s.ok()) return s.after("'", line, "': ");
+                  if (Status s = parse_bench_row(line, row); !s.ok()) return s.after("'", line, "': ");
                   if (out.size() >= kMost) return Status::no("axes: more than ", kMost, " rows");
                   out.push_back(row);
                 }
@@ -173,7 +189,7 @@ bool has_mask(const Problem& p, const std::string& word) {
 }  // namespace
 
 Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vector<BenchRow>& rows) {
-  std::vector<Pass> passes;
+  std::vector<std::string> passes;
   std::vector<int32_t> lengths;
   std::vector<std::string> masks;
   for (const std::string& axis : given) {
@@ -185,28 +201,29 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
       if (Status s = numbers_of("len", a.len, lengths); !s.ok()) return s;
     } else if (axis == "--pass") {
       for (const std::string& word : split(a.pass, ',')) {
-        if (word != "forward" && word != "backward")
-          return Status::no("--pass: '", word, "' is not one of forward, backward");
-        passes.push_back(word == "forward" ? Pass::forward : Pass::backward);
+        if (word != "forward" && word != "backward" && word != "train")
+          return Status::no("--pass: '", word, "' is not one of forward, backward, train");
+        passes.push_back(word);
       }
     } else {
       return Status::no(axis, ": given with a suite, a file or problem lines; only --pass, --len and --mask can "
                               "select among their rows");
     }
   }
-  const auto has = [](const auto& all, auto one) {
+  const auto has = [](const auto& all, const auto& one) {
     return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
   };
   std::erase_if(rows, [&](const BenchRow& row) {
     const auto masked = [&](const std::string& word) { return has_mask(row.problem, word); };
-    return !has(passes, row.problem.pass) || !has(lengths, whole_problem(row.problem).len_k) ||
+    return !has(passes, row.train ? std::string("train") : std::string(name(row.problem.pass))) ||
+           !has(lengths, whole_problem(row.problem).len_k) ||
            (!masks.empty() && std::none_of(masks.begin(), masks.end(), masked));
   });
   return rows.empty() ? Status::no("--pass, --len and --mask: no row matches") : Status::good();
 }
 
 std::string name(const BenchRow& row) {
-  if (!row.label.empty()) return row.label;
+  if (!row.label.empty()) return row.pattern.empty() || !row.train ? row.label : join(row.label, " | ", row.pattern);
   return row.pattern.empty() ? name(row.problem) : join(name(row.problem), " | ", row.pattern);
 }
 
@@ -220,7 +237,7 @@ Status problems_in(const std::string& path, std::vector<BenchRow>& out) {
     while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
     if (line.empty() || line[0] == '#') continue;
     BenchRow row;
-    if (Status s = parse_row(line, row); !s.ok()) return s.after(path, ":", number, ": ");
+    if (Status s = parse_bench_row(line, row); !s.ok()) return s.after(path, ":", number, ": ");
     out.push_back(row);
   }
   return out.size() > before ? Status::good() : Status::no("--lines: '", path, "' has no problem lines");

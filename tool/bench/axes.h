@@ -14,12 +14,17 @@ struct BenchRow {
   Problem problem{};
   std::string pattern{};    // "random density=0.1 seed=7"; "" for none
   std::string label{};      // name of a row that is not a problem; for a module, its pass and line
+  bool train = false;       // a forward and its backward together; `problem` is then the backward
   std::string module{};     // module line; `problem` is then the attention inside
   double most_call_s = 0;   // skip the row if one call is estimated to take longer; 0: no limit
 };
 std::string name(const BenchRow&);  // problem line and pattern, or the label
 // "forward bf16 b1 h8 q4096 k4096 d64 causal blocks64x64x1 | random density=0.1": the pattern sets the bound.
 Status parse_row(std::string_view text, BenchRow& out);
+// parse_row(), or "train ..." for both passes as one row.
+Status parse_bench_row(std::string_view text, BenchRow& out);
+// "train f32 ..." as its backward, which has the tensors of both; false for another line.
+bool train_problem(std::string_view line, Problem& out);
 // Sets the bound to the most entries the pattern can have. Over ranks, every rank holds the lists of the whole problem.
 Status bound_by(std::string_view pattern, Problem&);
 

@@ -57,10 +57,16 @@ void sustain(Record& r, const Subject& subject, Bench& bench) {
   r.sustained_ns = s.ns, r.joules = s.joules, r.sustained_watts = s.watts;
 }
 
+void note_amount(Record& r, const Problem& p, const Args* args) {
+  r.sequences = p.batch, r.tokens = 0;
+  for (int b = 0; b < p.batch; ++b) r.tokens += args ? sequence(p, *args, b).len_q : p.len_q;
+  r.queries = r.tokens * p.heads_q;
+}
+
 void note_timing(Record& r, const Timing& t, const Cost& c, DType of_keys, const Bench& bench, bool peer) {
   r.samples_ns = t.samples, r.samples_mhz = t.mhz;
   r.calls = t.calls, r.late_batches = t.late_batches, r.load = t.load;
-  r.ended_by = t.ended_by, r.precision = bench.timing.precision;
+  r.ended_by = t.ended_by, r.precision = bench.timing.precision, r.most_samples = bench.timing.max_samples;
   r.warm_up_s = t.warm_up_s;
   r.flops = c.flops, r.bytes = c.bytes;
   const Ceiling& ceiling = bench.ceilings->of(of_keys);

@@ -100,6 +100,7 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   know_spread(bench, subject, call_seconds(row.problem, bench));
   const std::vector<Timing> timings = measure({&subject, 1}, bench.timing, host_clock());
   note_readings(r, subject, bench);
+  note_amount(r, row.problem);
   note_timing(r, timings[0], module_cost(row), row.problem.dtype.kv, bench);
   sustain(r, subject, bench);
   if (r.status != RecordStatus::ok || !check || bench.distribution == Distribution::zeros) return;

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
 
 #include "core/variant/adaptive.h"
+#include "core/forward_of.h"
 #include "core/work.h"
 #include "core/variant/nsa.h"
 #include "machine/cpu/kernels.h"
@@ -35,12 +37,14 @@ struct BackendRun {
   void* stream = nullptr;
   size_t next = 0;
   Status status{};
+  std::unique_ptr<BackendRun> forward{};  // of a training row: runs before
 
   BackendRun(Plan p, std::vector<Args> s, void* on) : plan(std::move(p)), sets(std::move(s)), stream(on) {
     if (plan.device.kind == DeviceKind::cpu) workspace.emplace(plan.workspace_bytes);
     else status = gpu_workspace.allocate(plan.device.index, plan.workspace_bytes);
   }
   bool run() {
+    if (forward && !forward->run()) return status = forward->status, false;
     std::byte* const place = workspace ? workspace->data() : gpu_workspace.data();
     const cuda::Range range(workspace ? nullptr : &plan.problem);
     status = plan.backend->run(plan, sets[next++ % sets.size()], Workspace{place}, stream);
@@ -91,13 +95,16 @@ struct RowRun {
   std::vector<std::unique_ptr<PeerRun>> theirs{};
   Args peer_results{};   // on the GPU, shared by all peers: results are fetched before the next peer runs
   size_t peers = 0;      // number of peers among the subjects; they come first
+  const BenchRow* train = nullptr;  // of a forward and its backward, as one call; `problem` is the backward
   bool skipped = false;  // a backend was skipped because a shorter row did not fit; peers may still run
 
   bool on_gpu() const { return bench.timer != nullptr; }
   void* stream() const { return on_gpu() ? bench.timer->stream() : nullptr; }
 
   Record& add(std::string subject) {
-    Record& r = records.emplace_back(blank_record({problem, bench.pattern}, bench));
+    BenchRow row{problem, bench.pattern};
+    if (train) row.label = train->label;
+    Record& r = records.emplace_back(blank_record(row, bench));
     if (work && !bench.pattern.empty()) {
       r.active_blocks = work->blocks()[size_t(BlockCount::active)];
       r.shown_blocks = work->blocks()[size_t(BlockCount::shown)];
@@ -132,6 +139,38 @@ struct RowRun {
     return true;
   }
 
+  // A training row is timed where out and lse of the forward are tensors that the backward reads.
+  Status can_train() const {
+    if (on_gpu()) return Status::unsupported("not built: train rows run on a CPU");
+    const bool plain = word(problem.variant).empty() && !is_ring(problem) && !problem.has(Option::append) &&
+                       !problem.has(Option::accumulate);
+    return plain ? Status::good()
+                 : Status::unsupported("not built: train rows have no variant, ranks, append and accumulate");
+  }
+
+  // The forward of a training row: of the same backend if it has one, else the planner's choice.
+  Status add_forward(BackendRun& run, Record& r) {
+    const Problem forward = forward_of(problem);
+    Plan plan;
+    Status s = planner(run.plan.backend->name).plan(forward, plan);
+    if (!s.ok()) s = planner().plan(forward, plan);
+    if (!s.ok()) return s.after("forward: ");
+    r.why = join("forward by ", plan.backend->name, "; ", r.why), r.workspace_bytes += plan.workspace_bytes;
+    std::vector<Args> all = sets();
+    for (Args& args : all) args = forward_of(args);
+    run.forward = std::make_unique<BackendRun>(std::move(plan), std::move(all), stream());
+    return run.forward->status;
+  }
+
+  // What the forward of a training row wrote.
+  Checked check_forward(const Args& results, int rows) const {
+    return spot_check(forward_of(problem), forward_of(results), bench.seed, rows);
+  }
+  void poison_forward() const {
+    for (const Role role : {Role::out, Role::lse})
+      if (const Tensor& t = work->args[role]; t.data) std::memset(t.data, 0xFF, span_bytes(t));
+  }
+
   // The plans of this row. A backend that does not support the problem becomes a record.
   std::vector<Plan> plans() {
     std::vector<Plan> made;
@@ -139,6 +178,11 @@ struct RowRun {
     if (!ranks.ok()) {
       Record& r = add("attune");
       r.left_out = LeftOut::not_built, end(r, RecordStatus::unsupported, ranks.message);
+      return made;
+    }
+    if (const Status s = train ? can_train() : Status::good(); !s.ok()) {
+      Record& r = add("attune");
+      r.left_out = LeftOut::not_built, end(r, RecordStatus::unsupported, s.message);
       return made;
     }
     for (const std::string& word : wanted_backends(problem, bench)) {
@@ -246,6 +290,9 @@ struct RowRun {
   void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
     r.parity = bench.check ? spot_check(whole, once.results, bench.seed, rows_drawn())
                            : Checked{.verdict = CheckVerdict::unchecked, .message = "not asked for"};
+    if (train && passed(r.parity.verdict))
+      if (const Checked of = check_forward(once.results, rows_drawn()); of.verdict == CheckVerdict::fail)
+        r.parity = of, r.parity.message = join("forward: ", of.message);
     count_adaptive(r, once.results);
     count_reads(r, once.results);
     if (r.parity.verdict == CheckVerdict::fail) return explain(r, fetch, once.results);
@@ -257,7 +304,8 @@ struct RowRun {
   // Negates an input in place, q in a forward and d_out in a backward, so that every result changes. The sign is the
   // highest bit of every floating-point type.
   Status negate_input() {
-    const Role role = problem.pass == Pass::forward ? Role::q : Role::d_out;
+    // Of a training row q, so that a stale result of the forward shows as well.
+    const Role role = problem.pass == Pass::forward || train ? Role::q : Role::d_out;
     const Tensor& t = work->args[role];
     const int size = size_of(t.dtype);
     for (int b = 0; b < t.extent.batch; ++b)
@@ -274,6 +322,7 @@ struct RowRun {
   void check_again() {
     if (!bench.check || (bench.timing.stop && *bench.timing.stop) || bench.distribution == Distribution::zeros) return;
     if (!negate_input().ok()) return;
+    if (train && !work->run_forward(planner()).ok()) return;  // the peers' gradients are judged with its results
     constexpr int kRows = 3;
     for (size_t n = 0; n < onces.size(); ++n) {
       Record& r = records[record_of[n]];
@@ -297,7 +346,7 @@ struct RowRun {
   }
 
   Status set_up(PeerRun& run, const Args& results) {
-    if (!gpu) return run.setup(whole, results, {.threads = bench.device.units});
+    if (!gpu) return run.setup(whole, results, {.threads = bench.device.units, .train = train != nullptr});
     for (int n = 0; n < gpu->sets(); ++n) {
       Args args = gpu->args(n);
       for (const Role role : work->outputs()) args[role] = results[role];
@@ -368,11 +417,13 @@ struct RowRun {
       return no_room();
     }
     BackendRun& run = *ours.back();
+    if (const Status s = train ? add_forward(run, r) : Status::good(); !s.ok()) return end(r, status_of(s), s.message);
     if (!run.status.ok())
       return end(r, status_of(run.status),
                  join(r.subject, ": a workspace of ", r.workspace_bytes, " bytes: ", run.status.message));
     const auto fetch = [this] { return gpu ? gpu->fetch(gpu->args()) : Status::good(); };
     const auto once = [this, &run](int rows) {
+      if (train) poison_forward();
       if (!gpu) work->poison_outputs();
       else if (Status s = gpu->poison(gpu->args()); !s.ok()) return s;
       run.next = 0;
@@ -487,10 +538,16 @@ struct RowRun {
     if (on_gpu()) bench.timing.stopwatch = &bench.timer->stopwatch();
     measure_machine();
     const std::vector<Timing> timings = measure(subjects, bench.timing, host_clock());
-    const Cost c = cost(whole, &work->args);
+    Cost c = cost(whole, &work->args);
+    if (train) {
+      const Args args = forward_of(work->args);
+      const Cost forward = cost(forward_of(whole), &args);
+      c.flops += forward.flops, c.bytes += forward.bytes;
+    }
     for (size_t n = 0; n < subjects.size(); ++n) {
       Record& r = records[record_of[n]];
       note_readings(r, subjects[n], bench);
+      note_amount(r, whole, &work->args);
       note_timing(r, timings[n], c, problem.dtype.kv, bench, n < peers);
       if (on_gpu() && r.status == RecordStatus::refused) explain_rate(r, subjects[n]);
       sustain(r, subjects[n], bench);
@@ -502,8 +559,11 @@ struct RowRun {
 
 }  // namespace
 
-std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
-  RowRun row{problem, bench};
+namespace {
+
+std::vector<Record> measured(RowRun row) {
+  const Problem& problem = row.problem;
+  Bench& bench = row.bench;
   row.run();
   for (Record& r : row.records) {
     r.row_records = int(row.records.size());
@@ -511,6 +571,14 @@ std::vector<Record> measure_row(const Problem& problem, Bench& bench) {
       bench.too_long.push_back({problem, r.subject});
   }
   return std::move(row.records);
+}
+
+}  // namespace
+
+std::vector<Record> measure_row(const Problem& problem, Bench& bench) { return measured({problem, bench}); }
+
+std::vector<Record> measure_train(const BenchRow& row, Bench& bench) {
+  return measured({.problem = row.problem, .bench = bench, .train = &row});
 }
 
 }  // namespace attune

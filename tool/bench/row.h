@@ -51,6 +51,9 @@ struct Bench {
 // its own math path.
 std::vector<Record> measure_row(const Problem&, Bench&);
 
+// A forward and its backward as one call; the records are named after the backward's backend.
+std::vector<Record> measure_train(const BenchRow&, Bench&);
+
 // One record, with subject "attune": the time of the whole module.
 std::vector<Record> measure_module(const BenchRow&, Bench&);
 
@@ -62,6 +65,8 @@ void know_spread(Bench&, const Subject&, double call_s);
 void note_readings(Record&, const Subject&, const Bench&);
 void sustain(Record&, const Subject&, Bench&);
 struct Cost;
+// The sequences, tokens and queries of a call: of the arguments, or without them at the problem's bounds.
+void note_amount(Record&, const Problem&, const Args* = nullptr);
 void note_timing(Record&, const Timing&, const Cost&, DType of_keys, const Bench&, bool peer = false);
 
 // Names of the requested backends. `all` expands to every backend that supports the problem, except those that run only

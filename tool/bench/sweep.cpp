@@ -33,7 +33,7 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
   };
   const Record* const whole = find("attune");
   if (whole && (whole->status != RecordStatus::unsupported || whole->left_out != LeftOut::no)) return true;
-  if (!row.label.empty()) return false;
+  if (!row.label.empty() && !row.train) return false;
   bool taken = false;
   for (const std::string& word : wanted_backends(row.problem, b)) {
     const Record* const r = find(word.empty() ? chosen(row.problem, b) : word);
@@ -116,6 +116,7 @@ Status Sweep::run(std::vector<Record>& out) {
         if (progress) progress->begin(name(row), seconds_of(row, b), seconds_now());
         b.pattern = row.pattern;
         made = is_too_slow(row, b)  ? too_slow(row, b)
+               : row.train          ? measure_train(row, b)
                : row.module.empty() ? measure_row(row.problem, b)
                                     : measure_module(row, b);
         chain.add(made);

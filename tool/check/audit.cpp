@@ -18,7 +18,7 @@ constexpr const char* kNames[] = {
     "throttled",      "late-launches",   "unknown-source", "dirty-source",      "bad-time",         "bad-problem",
     "unfinished-row", "few-samples",     "forged-density", "forged-memory",     "missing-kernels",  "unequal-run",
     "broken-seal",    "missing-seal",    "dropped-record", "moved-record",      "copied-record",    "forged-version",
-    "unfinished-run", "unsealed",        "extract",        "bad-signature",     "busy-machine",
+    "unfinished-run", "forged-work",    "unsealed",       "extract",           "bad-signature",    "busy-machine",
     "impossible-load"};
 
 struct Field {
@@ -31,7 +31,12 @@ constexpr Field kFields[] = {
     {"mode", 1, true},         {"samples_ns", 1, false},  {"median_ns", 1, true}, {"interval_ns", 1, true},
     {"flops", 1, true},        {"bytes", 1, true},        {"parity", 1, true},    {"provenance", 1, true},
     {"run", 2, true},          {"row_records", 2, false}, {"input_rms", 2, false}, {"kernels", 2, false},
-    {"precision", 3, false},   {"previous", 3, false},    {"planned_rows", 3, false}, {"closes", 3, false}};
+    {"precision", 3, false},   {"previous", 3, false},    {"planned_rows", 3, false}, {"closes", 3, false},
+    {"mean_ns", 4, false},     {"deviation_ns", 4, false}, {"p95_ns", 4, false},  {"p99_ns", 4, false},
+    {"most_samples", 4, false}, {"sequences", 4, false},  {"tokens", 4, false},   {"queries", 4, false},
+    {"sequences_s", 4, false}, {"tokens_s", 4, false},    {"queries_s", 4, false},
+    {"provenance.command", 4, false},  {"provenance.os", 4, false},  {"provenance.gpu_memory_bytes", 4, false},
+    {"provenance.gpu_sms", 4, false},  {"provenance.gpu_bandwidth_gbs", 4, false}, {"provenance.cudnn", 4, false}};
 
 bool has(std::string_view text, const char* field) { return first_missing(text, {&field, 1}) == 1; }
 

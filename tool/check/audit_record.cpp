@@ -2,6 +2,7 @@
 // One record alone: everything that follows from its samples, its problem line and its device.
 #include <cstdio>
 
+#include "core/forward_of.h"
 #include "core/work.h"
 #include "tool/check/parts.h"
 #include "tool/check/spot.h"
@@ -28,6 +29,9 @@ bool names_kernels(const Provenance& p) {
 }
 
 struct Auditor : Reporter {
+  // The problem of the line, the backward's for both passes as one row; false if it is a module or nothing readable.
+  bool is_problem(Problem& p) const { return parse(r.problem, p).ok() || train_problem(r.problem, p); }
+
   // What a record of this status cannot have; null if there is nothing of the kind.
   const char* claim() const {
     if (was_timed(r) || r.status == RecordStatus::other) return nullptr;
@@ -86,6 +90,13 @@ struct Auditor : Reporter {
       off("the upper end of the interval", r.interval.high, again.interval.high);
     if (!near(r.interval.confidence, again.interval.confidence, 1e-6))
       off("the confidence", r.interval.confidence, again.interval.confidence);
+    if (r.version >= 4) {
+      const auto judge = [&](const char* what, double said, double is) {
+        if (!near(said, is, 1e-9, kRounded)) off(what, said, is);
+      };
+      judge("the mean", r.mean_ns, again.mean_ns), judge("the deviation", r.deviation_ns, again.deviation_ns);
+      judge("the 95th percentile", r.p95_ns, again.p95_ns), judge("the 99th percentile", r.p99_ns, again.p99_ns);
+    }
     // Rounding may move a sample across a fence, and on a GPU all those of its tick.
     const int room = std::max(2, int(r.samples_ns.size()) / 10);
     const Outliers &is = again.outliers, &said = r.outliers;
@@ -124,7 +135,11 @@ struct Auditor : Reporter {
   // Checks flops and bytes. They must be exact if they follow from the line alone; otherwise flops must not exceed the
   // bound.
   void cost_of_it(const Problem& p) const {
-    const Cost c = cost(p);
+    Cost c = cost(p);
+    if (Problem backward; train_problem(r.problem, backward)) {
+      const Cost forward = cost(forward_of(p));
+      c.flops += forward.flops, c.bytes += forward.bytes;
+    }
     const bool exact = p.keys == KeySource::linear && !p.mask.blocks.q && p.mask.align != Align::absolute &&
                        word(p.variant).empty() && !p.has(Option::append);
     const auto judge = [&](const char* what, double said, double is) {
@@ -136,6 +151,24 @@ struct Auditor : Reporter {
     if (exact) judge("bytes", r.bytes, c.bytes);
   }
 
+  // Sequences, tokens and queries of a call, exact unless lengths, which a record does not hold, made them less.
+  void work_of_it(const Problem& whole) const {
+    if (r.version < 4 || line.extract) return;
+    const double tokens = double(whole.batch) * whole.len_q;
+    const bool exact = whole.keys != KeySource::ragged;
+    const auto judge = [&](const char* what, double said, double is) {
+      if (exact ? said != is : said > is || said < 0)
+        wrong("forged-work", what, " per call are recorded as ", said, ", but the problem has ",
+              exact ? "" : "at most ", is);
+    };
+    if (r.sequences != whole.batch)
+      wrong("forged-work", "sequences per call are recorded as ", r.sequences, ", but the problem has ", whole.batch);
+    judge("tokens", r.tokens, tokens);
+    if (r.queries != r.tokens * whole.heads_q)
+      wrong("forged-work", "queries per call are recorded as ", r.queries, ", but tokens times heads are ",
+            r.tokens * whole.heads_q);
+  }
+
   void rates() const {
     if (r.median_ns <= 0) return;
     const auto judge = [&](const char* what, double said, double amount, const char* unit) {
@@ -145,6 +178,9 @@ struct Auditor : Reporter {
     };
     judge("flops", r.gflops, r.flops, "GFLOP/s");
     judge("bytes", r.gbs, r.bytes, "GB/s");
+    judge("sequences", r.sequences_s, 1e9 * r.sequences, "sequences/s");
+    judge("tokens", r.tokens_s, 1e9 * r.tokens, "tokens/s");
+    judge("queries", r.queries_s, 1e9 * r.queries, "queries/s");
   }
 
   void roofline() const {
@@ -165,7 +201,7 @@ struct Auditor : Reporter {
     if (c.verdict == CheckVerdict::fail)
       return wrong("forged-parity", "status ok, but the result was wrong (", c.message, ")");
     Problem p;
-    const bool excused = parse(r.problem, p).ok() && !can_draw(whole_problem(p)).ok();
+    const bool excused = is_problem(p) && !can_draw(whole_problem(p)).ok();
     if (c.verdict == CheckVerdict::unchecked && excused)
       return caution("skipped-parity", "the result was not checked: ", c.message);
     if (c.verdict != CheckVerdict::pass || (c.rows < 1 && !line.extract))
@@ -185,12 +221,13 @@ struct Auditor : Reporter {
                                                                        : nullptr;
       if (what) wrong("cpu-on-gpu", "the device is ", r.device, ", but ", what);
       Problem p;
-      const bool captured = parse(r.problem, p).ok() && !is_ring(p);  // ranks and modules are not; peers may not be
+      const bool captured = is_problem(p) && !is_ring(p);  // ranks and modules are not; peers may not be
       if (r.version >= 2 && !line.extract && captured && !r.peer && r.kernels.empty() && names_kernels(r.provenance))
         wrong("missing-kernels", "the device is ", r.device, ", but no kernel is named");
     } else if (!r.samples_mhz.empty() || r.threads == 0 || r.mode == "graph") {
       wrong("gpu-on-cpu", "the device is ", r.device, ", but the record has GPU clocks, a GPU's mode or no threads");
-    } else if (!r.provenance.gpu.empty() || !r.provenance.gpu_uuid.empty()) {
+    } else if (const Provenance& p = r.provenance; !p.gpu.empty() || !p.gpu_uuid.empty() || p.gpu_memory_bytes ||
+                                                    p.gpu_sms || p.gpu_bandwidth_gbs || p.cudnn) {
       wrong("gpu-on-cpu", "the device is ", r.device, ", but the record names a GPU");
     }
     const auto begins = [&](const char* word) { return r.subject.starts_with(word); };
@@ -225,6 +262,12 @@ struct Auditor : Reporter {
     if (r.status == RecordStatus::interrupted && !cut)
       wrong("forged-end", "interrupted, but sampling ended by '", r.ended_by, "'");
     if (r.status == RecordStatus::ok && cut) wrong("forged-end", "status ok, but sampling ended by an interrupt");
+    const int taken = int(r.samples_ns.size());
+    if (r.version >= 4 && (r.most_samples < 1 || taken > r.most_samples))
+      wrong("forged-end", taken, " samples are recorded, of at most ", r.most_samples);
+    else if (r.version >= 4 && (r.ended_by == "samples") != (taken == r.most_samples) && !cut)
+      wrong("forged-end", taken, " samples of at most ", r.most_samples, " are recorded, but sampling ended by '",
+            r.ended_by, "'");
     if (r.precision <= 0) wrong("forged-end", "the precision asked for is recorded as ", r.precision);
   }
 
@@ -253,7 +296,7 @@ struct Auditor : Reporter {
     status();
     source();
     Problem p;
-    const bool readable = parse(r.problem, p).ok();
+    const bool readable = is_problem(p);
     BenchRow module;
     const bool is_module = !readable && parse_module_row(r.problem, module).ok();
     if (!readable && !is_module && r.status != RecordStatus::unsupported)
@@ -265,9 +308,10 @@ struct Auditor : Reporter {
     density();
     if (readable) {
       const Problem whole = whole_problem(p);
-      cost_of_it(whole);
+      cost_of_it(whole), work_of_it(whole);
       if (!line.extract) memory_of_it(whole, cost(whole).bytes);
     }
+    if (is_module) work_of_it(module.problem);
     if (is_module && !line.extract) memory_of_it(module.problem, module_cost(module).bytes);
     if (const double is = is_module ? module_cost(module).flops : r.flops; !near(r.flops, is, kDigits))
       wrong("forged-flops", "flops per call are recorded as ", r.flops, ", but the module has ", is);

@@ -56,7 +56,11 @@ std::string difference(const Record& one, const Record& r) {
   judge("gpu_power_limit_w", a.gpu_power_limit_w, b.gpu_power_limit_w);
   judge("gpu_most_mhz", a.gpu_most_mhz, b.gpu_most_mhz), judge("gpu_ecc", a.gpu_ecc, b.gpu_ecc);
   judge("gpu_mig", a.gpu_mig, b.gpu_mig), judge("gpu_pcie", a.gpu_pcie, b.gpu_pcie);
-  judge("binary", a.binary, b.binary);
+  judge("binary", a.binary, b.binary), judge("command", a.command.value_or(""), b.command.value_or(""));
+  judge("os", a.os.value_or(""), b.os.value_or("")), judge("cudnn", a.cudnn.value_or(""), b.cudnn.value_or(""));
+  judge("gpu_memory_bytes", a.gpu_memory_bytes.value_or(0), b.gpu_memory_bytes.value_or(0));
+  judge("gpu_sms", a.gpu_sms.value_or(0), b.gpu_sms.value_or(0));
+  judge("gpu_bandwidth_gbs", a.gpu_bandwidth_gbs.value_or(0), b.gpu_bandwidth_gbs.value_or(0));
   judge("clocks", std::string(without_cause(a.clocks)), std::string(without_cause(b.clocks)));
   return what;
 }

@@ -69,6 +69,21 @@ void subject(const Reporter& a) {
   }
 }
 
+// Facts of version 4 that have a form.
+void facts(const Reporter& a) {
+  const Provenance& p = a.r.provenance;
+  if (a.r.version < 4 || a.line.extract) return;
+  const auto has_control = [](const std::string& s) {
+    return std::any_of(s.begin(), s.end(), [](char c) { return c >= 0 && c < ' '; });
+  };
+  if (!p.command || (*p.command != "attune bench" && !p.command->starts_with("attune bench ")))
+    a.wrong("unknown-word", "the command '", p.command.value_or(""), "' does not begin with attune bench");
+  if (p.os && (p.os->empty() || has_control(*p.os))) a.wrong("unknown-word", "the OS '", *p.os, "' is not a name");
+  if (p.cudnn && (p.cudnn->find_first_not_of("0123456789.") != p.cudnn->npos ||
+                  std::count(p.cudnn->begin(), p.cudnn->end(), '.') != 2))
+    a.wrong("unknown-word", "cudnn '", *p.cudnn, "' is not a version such as 9.15.0");
+}
+
 }  // namespace
 
 void audit_words(const Reporter& a) {
@@ -107,6 +122,7 @@ void audit_words(const Reporter& a) {
     a.wrong("unknown-word", "binary '", r.provenance.binary, "' is not 16 hexadecimal digits");
   if (r.version < 3) return;
   subject(a);
+  facts(a);
   if (!is_gpu(r) && !r.peer)
     for (const std::string& loops : r.kernels) judge("kernels", loops, levels());
 }
@@ -128,6 +144,13 @@ void audit_counts(const Reporter& a) {
   least("sustained_watts", r.sustained_watts, 0), least("flops", r.flops, 0), least("bytes", r.bytes, 0);
   least("ceiling_gflops", r.ceiling_gflops, 0), least("copy_gbs", r.copy_gbs, 0);
   least("rows of the check", r.parity.rows, 0), least("error of the check", r.parity.error, 0);
+  least("most_samples", r.most_samples, 0), least("deviation_ns", r.deviation_ns, 0);
+  least("sequences", r.sequences, 0), least("tokens", r.tokens, 0), least("queries", r.queries, 0);
+  for (const auto& [what, known] : {std::pair("gpu_memory_bytes", p.gpu_memory_bytes), {"gpu_sms", p.gpu_sms},
+                                    {"gpu_bandwidth_gbs", p.gpu_bandwidth_gbs}})
+    if (known && !(*known > 0)) a.wrong("impossible-count", what, " is recorded as ", *known);
+  if (p.gpu_sms && *p.gpu_sms != std::floor(*p.gpu_sms))
+    a.wrong("impossible-count", "gpu_sms is recorded as ", *p.gpu_sms);
   least("cores", p.cores, 0), least("gpu_power_limit_w", p.gpu_power_limit_w, 0);
   least("gpu_most_mhz", p.gpu_most_mhz, 0);
   for (const double read : r.tokens_read)

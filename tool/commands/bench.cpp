@@ -18,9 +18,7 @@
 #include "plan/tuned.h"
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
-#include "tool/line.h"
-#include "tool/machine.h"
-#include "tool/bench/axes.h"
+#include "tool/bench/asked.h"
 #include "tool/bench/estimate.h"
 #include "tool/record/busy.h"
 #include "tool/record/plot.h"
@@ -30,30 +28,11 @@
 #include "tool/bench/sweep.h"
 #include "tool/check/signature.h"
 #include "tool/files.h"
+#include "tool/settings.h"
 #include "tool/text.h"
 
 namespace attune {
 namespace {
-
-constexpr double kBurstRest = 200, kSustainedHeat = 1000;  // ms
-
-struct Asked {
-  std::vector<std::string> lines{};
-  std::string file{};
-  Axes axes{};
-  std::vector<std::string> backends{}, peers{}, modes{};
-  std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
-  std::string base{};  // of rows across lines
-  std::string sign{};  // a key
-  std::string lengths{}, suite{};
-  std::vector<std::string> axes_given{};  // names on the command line: "--pass"
-  bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;
-  bool plot = false, burst = false, sustained = false;
-  double energy_seconds = 0;
-  std::optional<double> max_seconds{}, rest_ms{}, heat_ms{};  // unset: the suite's value, or the engine's default
-  TimingSettings timing{};
-  uint32_t seed = 1;
-};
 
 std::atomic<bool> interrupted{false};
 std::atomic<int> interrupted_by{0};  // the signal
@@ -76,134 +55,6 @@ struct Interrupts {
     for (size_t n = 0; n < std::size(kSignals); ++n) sigaction(kSignals[n], &old[n], nullptr);
   }
 };
-
-Status problems(const Asked& asked, std::vector<BenchRow>& out) {
-  for (const std::string& line : lines_of(asked.lines)) {
-    BenchRow row;
-    if (Status s = parse_row(line, row); !s.ok()) return s;
-    out.push_back(row);
-  }
-  if (!asked.suite.empty())
-    if (Status s = suite_rows(asked.suite, out); !s.ok()) return s;
-  if (!asked.file.empty())
-    if (Status s = problems_in(asked.file, out); !s.ok()) return s;
-  const bool by_axes = asked.lines.empty() && asked.file.empty() && asked.suite.empty();
-  if (Status s = by_axes ? problems_of(asked.axes, out) : keep_rows(asked.axes, asked.axes_given, out); !s.ok())
-    return s;
-  // A row is identified by its line, so duplicates are dropped: a resumed run would count the second one as done.
-  std::set<std::string> seen;
-  std::erase_if(out, [&](const BenchRow& row) { return !seen.insert(name(row)).second; });
-  return Status::good();
-}
-
-// The timing modes of each row. The default on a GPU is cold: in practice, keys are rarely in its cache.
-Status modes_of(const Asked& asked, bool gpu, std::vector<Mode>& out) {
-  for (const std::string& word : asked.modes) {
-    Mode mode;
-    if (Status s = parse(word, mode); !s.ok()) return s;
-    out.push_back(mode);
-  }
-  if (asked.warm) out.push_back(Mode::warm);
-  if (asked.cold) out.push_back(Mode::cold);
-  if (out.empty()) out.push_back(gpu ? Mode::cold : Mode::warm);
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  if (!gpu && out.back() == Mode::graph)
-    return Status::no("--timing: graph given with --device ", asked.device, "; graph needs a GPU");
-  return Status::good();
-}
-
-// Settings shared by every row, and one Bench per mode, state and number of threads, because their ceilings differ.
-Status benches(const Asked& asked, std::vector<Bench>& out, Exit& code) {
-  Bench common;
-  if (const BenchSuite* suite = find_suite(asked.suite)) {
-    if (suite->all_backends) common.backends = {"all"};
-    if (suite->samples) common.timing.min_samples = suite->samples;
-    common.timing.warm_up_calls = suite->warm_up_calls;
-    if (suite->max_seconds > 0) common.timing.max_seconds = suite->max_seconds;
-    if (suite->min_early) common.timing.min_early = suite->min_early;
-    common.beside = suite->beside;
-  }
-  if (asked.max_seconds) common.timing.max_seconds = *asked.max_seconds;
-  if (!asked.backends.empty()) common.backends.clear();
-  code = exit_of_device(asked.device);
-  if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
-  const bool gpu = common.device.kind == DeviceKind::cuda;
-  if (common.device.index < 0)
-    return Status::no("--device: ", asked.device, " is not in this machine; it can be planned for, but not measured");
-  code = kUsage;
-  for (const std::string& word : asked.backends) {
-    if (word != "all" && !find_backend(word))
-      return Status::no("--backend: '", word, "' is not one of all, ", backend_names());
-    common.backends.push_back(word);
-  }
-  if (Status s = parse(asked.distribution, common.distribution); !s.ok()) return s;
-  if (asked.layout != "bhsd" && asked.layout != "bshd")
-    return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");
-  constexpr double kHour = 3600;  // a NaN is outside every range
-  if (!(asked.timing.precision > 0 && asked.timing.precision <= 0.5))
-    return Status::no("--precision: ", asked.timing.precision, " is not above 0 and at most 0.5, half of the median");
-  if (!(common.timing.max_seconds > 0 && common.timing.max_seconds <= kHour))
-    return Status::no("--max-seconds: ", common.timing.max_seconds, " is not above 0 and at most ", kHour);
-  const auto within = [](double x, double most) { return x >= 0 && x <= most; };
-  if (!within(asked.energy_seconds, kHour) || (asked.energy_seconds > 0 && !gpu))
-    return Status::no("--energy: must be from 0 to 3600 seconds, and needs a GPU");
-  if (!within(asked.rest_ms.value_or(0), kHour * 1e3) || !within(asked.heat_ms.value_or(0), kHour * 1e3))
-    return Status::no("--rest, --hot: must be from 0 to 3600000 milliseconds");
-  if (asked.burst && asked.rest_ms == 0.0)
-    return Status::no("--burst: given with --rest 0; a burst needs a rest before every batch");
-  if (asked.sustained && asked.heat_ms == 0.0)
-    return Status::no("--sustained: given with --hot 0; it needs work before every batch");
-  if (!asked.lengths.empty())
-    if (Status s = numbers_of("lengths", asked.lengths, common.lengths); !s.ok()) return s;
-  common.layout = asked.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
-  common.device_word = asked.device, common.seed = asked.seed, common.check = !asked.no_check;
-  common.baseline = std::string(peer_name(asked.baseline)), common.energy_seconds = asked.energy_seconds;
-  common.timing.precision = asked.timing.precision;
-  common.timing.seed = asked.seed;
-  common.timing.stop = &interrupted;
-  if (gpu && !asked.threads.empty())
-    return Status::no("--threads: given with --device ", asked.device, "; it needs a CPU");
-  std::vector<int32_t> threads;
-  if (Status s = thread_counts(asked.threads, common.device, this_cpu().units, threads); !s.ok()) return s;
-  std::vector<Mode> modes;
-  if (Status s = modes_of(asked, gpu, modes); !s.ok()) return s;
-  struct State { double rest_ms, heat_ms; };  // before every batch of samples; if both are requested, two states
-  std::vector<State> states;
-  const BenchSuite* const suite = find_suite(asked.suite);
-  const double heat_ms = asked.heat_ms.value_or(asked.sustained ? kSustainedHeat : 0);
-  const bool as_suite = gpu && suite && heat_ms == 0;
-  const double rest_ms = asked.rest_ms.value_or(asked.burst ? kBurstRest : as_suite ? suite->rest_ms : 0);
-  if (rest_ms > 0 || heat_ms == 0) states.push_back({rest_ms, 0});
-  if (heat_ms > 0) states.push_back({0, heat_ms});
-  for (const int32_t n : threads)
-    for (const Mode mode : modes)
-      for (const State& state : states) {
-        Bench b = common;
-        b.device.units = n;
-        b.mode = mode;
-        b.timing.cold = mode == Mode::cold;
-        b.timing.rest_seconds = 1e-3 * state.rest_ms, b.timing.heat_seconds = 1e-3 * state.heat_ms;
-        out.push_back(std::move(b));
-      }
-  return Status::good();
-}
-
-// --lengths needs at least one problem with ragged keys, and must fit all of them.
-Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>& lengths) {
-  const auto is_ragged = [](const BenchRow& row) { return row.problem.keys == KeySource::ragged; };
-  if (!lengths.empty() && !rows.empty() && std::none_of(rows.begin(), rows.end(), is_ragged))
-    return Status::no("--lengths: no problem has ragged keys: ", name(rows[0].problem));
-  for (const BenchRow& row : rows) {
-    const Problem& p = row.problem;
-    if (lengths.empty() || !is_ragged(row)) continue;
-    if (int(lengths.size()) != p.batch)
-      return Status::no("--lengths: ", lengths.size(), " lengths given for ", p.batch, " sequences of: ", name(p));
-    for (const int32_t n : lengths)
-      if (n > p.len_q || n > p.len_k) return Status::no("--lengths: ", n, " exceeds the bound of: ", name(p));
-  }
-  return Status::good();
-}
 
 void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& benches, size_t peers,
                   Context& context) {
@@ -291,6 +142,9 @@ void add_gpu(Provenance& p, const Device& device, const DeviceTimer& timer) {
   p.gpu_power_limit_w = id.power_limit_w, p.gpu_most_mhz = id.most_sm_mhz, p.gpu_ecc = id.ecc, p.gpu_mig = id.mig;
   if (id.pcie_generation) p.gpu_pcie = join("generation ", id.pcie_generation, ", ", id.pcie_lanes, " lanes");
   p.clocks = id.most_sm_mhz > 0 ? join("up to ", id.most_sm_mhz, " MHz") : "";  // note_readings() adds who sets them
+  if (size_t bytes = 0; cuda::memory_of(device.index, bytes).ok() && bytes) p.gpu_memory_bytes = double(bytes);
+  if (timer.facts().sms > 0) p.gpu_sms = timer.facts().sms;
+  p.gpu_bandwidth_gbs = gpu_bandwidth_gbs(timer.facts().pci), p.cudnn = cudnn_version();
   p.cuda = join(timer.facts().runtime, ", driver for ", timer.facts().driver);
 }
 
@@ -306,7 +160,7 @@ std::string versions_of(const std::vector<const attune_peer*>& peers) {
 }
 
 // Whether --sign can work, before anything is measured or written.
-Status is_signable(const Asked& asked) {
+Status is_signable(const AskedBench& asked) {
   if (asked.out.empty()) return Status::no("--sign: no file to sign; give one with --out");
   if (asked.resume)
     return Status::no("--sign: not accepted with --resume; sign a file of several runs with ssh-keygen -Y sign");
@@ -332,11 +186,11 @@ struct Tally {
   }
 };
 
-// Queries per second, counted as whole sequences, as the source report of this suite does.
-void tell_queries(const std::vector<Record>& records) {
+// Rates of the source report of this suite, which calls sequences queries.
+void tell_sequences(const std::vector<Record>& records) {
   for (const Record& r : records)
-    if (Problem p; r.status == RecordStatus::ok && parse(r.problem, p).ok())
-      fmt::print("{} | {}: {} queries/s\n", r.problem, r.subject, digits_text(p.batch / (r.median_ns * 1e-9)));
+    if (r.status == RecordStatus::ok)
+      fmt::print("{} | {}: {} sequences/s\n", r.problem, r.subject, digits_text(r.sequences_s));
 }
 
 // On stderr, after the results: what they suffered from. Rows of an earlier run that was resumed count too.
@@ -346,7 +200,7 @@ void tell_state(const std::vector<Record>& records) {
 }
 
 // Peers run in a process of their own, which is started again if one of them ends it.
-void run_apart(const Asked& asked, const std::vector<std::string>& names, Context& context) {
+void run_apart(const AskedBench& asked, const std::vector<std::string>& names, Context& context) {
   const auto start = [&](const std::vector<std::string>& left) { return start_again(left, asked.python); };
   int code = kOk;
   if (const Status s = await({.names = names, .start = start}, code); !s.ok())
@@ -354,13 +208,37 @@ void run_apart(const Asked& asked, const std::vector<std::string>& names, Contex
   context.exit_code = code;
 }
 
-void run(Asked& asked, Context& context) {
-  const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune bench: ", s.message)); };
+// The settings of --config. Rows, timing and state of the machine are one choice each: what the command line says of it
+// replaces what the file says.
+Status configure(const Command& sub, SettingsFile& settings, Exit& code) {
+  std::string text;
+  code = kMachine;
+  if (Status s = read_file(settings.path, text); !s.ok()) return s.after("--config: ");
+  code = kUsage;
+  const std::vector<std::string> rows = {"problems", "--lines", "--suite"};
+  const std::vector<std::string> timing = {"--timing", "--warm", "--cold"};
+  const std::vector<std::string> rest = {"--rest", "--burst"}, heat = {"--hot", "--sustained"};
+  std::vector<std::string> rows_and_axes = rows;
+  rows_and_axes.push_back("Axes");
+  const SettingRules rules{.section = "Axes",
+                           .but_not = "config",
+                           .same = {{rows, rows_and_axes}, {timing, timing}, {rest, rest}, {heat, heat}},
+                           .positional = [](const std::string& line) {
+                             BenchRow row;
+                             return parse_bench_row(line, row);
+                           }};
+  return settings.read(text, sub, rules);
+}
+
+void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
+  const auto no = [&](Exit code, const Status& s) {
+    fail(context, code, join("attune bench: ", settings.place(s.message), s.message));
+  };
   std::vector<BenchRow> rows;
   std::vector<Bench> all;
-  if (const Status s = problems(asked, rows); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
+  if (const Status s = rows_asked(asked, rows); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
   Exit code = kUsage;
-  if (const Status s = benches(asked, all, code); !s.ok()) return no(code, s);
+  if (const Status s = benches_asked(asked, all, code); !s.ok()) return no(code, s);
   if (const Status s = lengths_fit(rows, all[0].lengths); !s.ok()) return no(kUsage, s);
   if (asked.resume && asked.out.empty())
     return no(kUsage, Status::no("--resume: no file to continue; give one with --out"));
@@ -383,7 +261,7 @@ void run(Asked& asked, Context& context) {
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();
   if (const Status s = open_peers(names, asked.python, peers); !s.ok()) return no(kMachine, s);
-  from.peers = versions_of(peers);
+  from.peers = versions_of(peers), from.command = context.command;
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
@@ -402,6 +280,7 @@ void run(Asked& asked, Context& context) {
   const std::string this_run = new_run();
   for (Bench& b : all) {
     b.peers = peers, b.rules = tuned.rules, b.provenance = from, b.run = this_run, b.timer = gpu ? &timer : nullptr;
+    b.timing.stop = &interrupted;
     b.timing.flush = [](void* f) { (*static_cast<CacheFlush*>(f))(); };
     b.timing.flush_context = flush.get();
     b.timing.load_context = b.timer;
@@ -451,7 +330,7 @@ void run(Asked& asked, Context& context) {
     for (const Bench& b : sweep.benches) tell_machine(b, records);
     if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
     fmt::print("{}", ranking_text(rankings(records, asked.base)));
-    if (asked.suite == "sdpa-small") tell_queries(records);
+    if (asked.suite == "sdpa-small") tell_sequences(records);
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
     else if (asked.plot) fmt::print("nothing to plot: no problem was measured at two lengths\n");
   }
@@ -469,18 +348,23 @@ void run(Asked& asked, Context& context) {
 void add_bench(CLI::App& app, Context& context) {
   const Command sub =
       add_command(app, "bench", "Measure problems and compare them with peers and the machine's ceilings");
-  const auto asked = std::make_shared<Asked>();
+  const auto asked = std::make_shared<AskedBench>();
   Axes& axes = asked->axes;
   sub.add_option("problems", asked->lines,
                  "Measure these problem lines, for block lists with a pattern after a bar; without any, combine the "
                  "axes below")
       .type_name("LINE");
   sub.add_option("--suite", asked->suite, join("Measure a named set of rows: ", suite_names())).type_name("NAME");
+  sub.add_option("--config", asked->config,
+                 "Read options from this TOML file, by their names; those of the command line win")
+      .type_name("FILE.toml");
   sub.add_option("--lines", asked->file, "Read problem lines from this file").type_name("FILE");
   const auto axis = [&](const char* name, std::string& value, const char* help) {
     sub.add_option(name, value, help).type_name("LIST").show_default().group("Axes");
   };
-  axis("--pass", axes.pass, "Set the pass: forward, backward; with lines, a file or a suite, keep only these rows");
+  axis("--pass", axes.pass,
+       "Set the pass: forward, backward, or train for both as one row; with lines, a file or a suite, keep only these "
+       "rows");
   axis("--dtype", axes.dtype, "Set the dtype: f32, f16, bf16");
   axis("--batch", axes.batch, "Set the batch size");
   axis("--heads", axes.heads, "Set the query heads, or query heads/KV heads: 8,8/2");
@@ -564,6 +448,14 @@ void add_bench(CLI::App& app, Context& context) {
                  join("Stop after this time per subject; default ", TimingSettings{}.max_seconds,
                       ", or what the suite sets"))
       .type_name("SECONDS");
+  sub.add_option("--samples", asked->samples,
+                 "Take this many samples per subject, unless --max-seconds ends it first; default until --precision")
+      .type_name("N")
+      .between(1, 1000000);
+  sub.add_option("--warm-up", asked->warm_up,
+                 "Warm up for at least this many calls, or this long: 200, 2s, 50ms; default 0.1 s and until it "
+                 "settles")
+      .type_name("N");
   sub.add_option("--out", asked->out, "Append one record per subject to this file").type_name("FILE.jsonl");
   sub.add_option("--sign", asked->sign,
                  "Then sign --out with this OpenSSH key, into FILE.jsonl.sig; attune verify --signers checks it")
@@ -578,6 +470,7 @@ void add_bench(CLI::App& app, Context& context) {
       "  attune bench --pass forward,backward --peer torch --out records.jsonl\n"
       "  attune bench --len 256,512 --peer examples/my_attention.py:attention,torch:sdpa\n"
       "  attune bench --suite regress --out records.jsonl --resume --plot\n"
+      "  attune bench --config examples/bench.toml --max-seconds 1\n"
       "  attune bench --device cuda:0 --backend sm80_forward,vendor_cudnn --peer torch:flash,torch:cudnn\n"
       "  attune bench \"forward bf16 b1 h32/8 q1 k8192 d128 full\" --backend all --cold --warm\n"
       "  attune bench \"forward bf16 b1 h8 q8192 k8192 d64 causal blocks64x64x1 | random density=0.1\" \\\n"
@@ -588,8 +481,12 @@ void add_bench(CLI::App& app, Context& context) {
       "samples.\n"
       "Exit code 1 if a result was wrong, a run failed, or a rate is above what the machine can do.");
   sub.callback([asked, sub, &context] {
+    SettingsFile settings{.path = asked->config};
+    Exit code = kUsage;
+    if (const Status s = asked->config.empty() ? Status::good() : configure(sub, settings, code); !s.ok())
+      return fail(context, code, join("attune bench: ", s.message));
     asked->axes_given = sub.given("Axes");
-    run(*asked, context);
+    run(*asked, settings, context);
   });
 }
 

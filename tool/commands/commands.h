@@ -2,6 +2,7 @@
 // The commands of `attune`. Each is one file that adds itself to the command line and runs in its callback. A command
 // never exits: it writes its answer to stdout, reports errors through fail(), and returns.
 #pragma once
+#include <string>
 #include <string_view>
 
 #include "core/status.h"
@@ -25,6 +26,7 @@ enum Exit : int {
 struct Context {
   bool json = false;      // stdout holds one JSON document (bench: one per line) and nothing else
   bool terminal = false;  // stdout is a terminal, so colour is allowed
+  std::string command{};  // the command line, for records; see record/provenance.h
   int exit_code = kOk;    // exit code of the program; set by fail()
 };
 

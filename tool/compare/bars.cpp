@@ -9,98 +9,20 @@
 #include <map>
 #include <set>
 #include <span>
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
 
 #include "core/problem_line.h"
 #include "core/variant/variants.h"
+#include "core/work.h"
+#include "tool/bench/axes.h"
 #include "tool/check/audit.h"
 #include "tool/record/store.h"
 #include "tool/text.h"
+#include "tool/toml.h"
 
 namespace attune {
 namespace {
 
-// A table of the file, whose keys are taken one by one: what is left over is a mistake.
-struct Table {
-  const toml::table& table;
-  std::string_view file;
-  std::vector<std::string> known{};
-  Status status = Status::good();
-
-  template <class... Part>
-  void wrong(const toml::node& node, std::string_view key, const Part&... why) {
-    if (status.ok()) status = Status::no(file, ":", node.source().begin.line, ": ", key, ": ", why...);
-  }
-  const toml::node* take(std::string_view key) {
-    known.emplace_back(key);
-    return table.get(key);
-  }
-  void text(std::string_view key, std::string& out) {
-    const toml::node* const node = take(key);
-    if (!node) return;
-    if (const auto value = node->value_exact<std::string>()) out = *value;
-    else wrong(*node, key, "accepted is a text in quotes");
-  }
-  void number(std::string_view key, std::optional<double>& out) {
-    const toml::node* const node = take(key);
-    if (!node) return;
-    if (const auto value = node->value<double>(); value && std::isfinite(*value) && *value >= 0) out = *value;
-    else wrong(*node, key, "accepted is a number of at least 0");
-  }
-  void whole(std::string_view key, int64_t& out) {
-    const toml::node* const node = take(key);
-    if (!node) return;
-    if (const auto value = node->value_exact<int64_t>(); value && *value > 0 && *value <= INT32_MAX) out = *value;
-    else wrong(*node, key, "accepted is a whole number above 0");
-  }
-  template <class T>
-  void list(std::string_view key, std::vector<T>& out) {  // one value, or several
-    const toml::node* const node = take(key);
-    if (!node) return;
-    const auto add = [&](const toml::node& one) {
-      if (const auto value = one.value_exact<T>()) out.push_back(*value);
-      else if (std::is_same_v<T, std::string>) wrong(one, key, "accepted are texts in quotes");
-      else wrong(one, key, "accepted are whole numbers");
-    };
-    if (!node->is_array()) return add(*node);
-    for (const toml::node& one : *node->as_array()) add(one);
-    if (node->as_array()->empty()) wrong(*node, key, "the list is empty, and accepts no row");
-  }
-  void words(std::string_view key, std::vector<std::string>& out, std::string (*wrong_word)(const std::string&)) {
-    list(key, out);
-    const toml::node* const node = table.get(key);
-    const auto judge = [&](const toml::node& one) {
-      if (const auto value = one.value_exact<std::string>())
-        if (const std::string why = wrong_word(*value); !why.empty()) wrong(one, key, why);
-    };
-    if (node && node->is_array())
-      for (const toml::node& one : *node->as_array()) judge(one);
-    else if (node) judge(*node);
-  }
-  void finish() {
-    for (const auto& [key, node] : table) {
-      const std::string_view word = key.str();
-      if (std::find(known.begin(), known.end(), word) != known.end()) continue;
-      std::string all;
-      for (const std::string& k : known) all += join(all.empty() ? "" : ", ", k);
-      wrong(node, word, "is not one of ", all);
-    }
-  }
-};
-
-// Every dot of a key is one more table in a table, and toml++ limits values only: a deep one overflows the stack.
-Status is_shallow(std::string_view text, std::string_view file) {
-  constexpr int kMostDots = 100;
-  int line = 1, dots = 0;
-  for (const char c : text) {
-    if (c == '\n') ++line, dots = 0;
-    if (c == '.' && ++dots > kMostDots) return Status::no(file, ":", line, ": has more than ", kMostDots, " dots");
-  }
-  return Status::good();
-}
-
-// For Table::words: why no row has this word; "" if one may have it.
+// For TomlTable::words: why no row has this word; "" if one may have it.
 std::string not_one_of(const std::string& word, std::span<const std::string_view> all) {
   if (std::find(all.begin(), all.end(), word) != all.end()) return "";
   const std::string_view meant = closest_word(word, all);
@@ -108,7 +30,7 @@ std::string not_one_of(const std::string& word, std::span<const std::string_view
                      meant.empty() ? "" : join("; did you mean '", meant, "'?"));
 }
 std::string wrong_pass(const std::string& word) {
-  constexpr std::string_view kAll[] = {"forward", "backward"};
+  constexpr std::string_view kAll[] = {"forward", "backward", "train"};
   return not_one_of(word, kAll);
 }
 std::string wrong_timing(const std::string& word) {
@@ -136,7 +58,7 @@ std::string wrong_mask(const std::string& word) {
 std::string wrong_variant(const std::string& word) { return find_variant(word) ? "" : unknown_variant(word); }
 
 Status read_rows(const toml::table& given, std::string_view file, BarRows& out) {
-  Table t{given, file};
+  TomlTable t{given, file};
   t.words("pass", out.passes, wrong_pass), t.words("dtype", out.dtypes, wrong_dtype);
   t.words("mask", out.masks, wrong_mask), t.list("device", out.devices);
   t.words("timing", out.timings, wrong_timing), t.words("variant", out.variants, wrong_variant);
@@ -146,26 +68,49 @@ Status read_rows(const toml::table& given, std::string_view file, BarRows& out) 
   return t.status;
 }
 
+void read_of(TomlTable& t, Bar& out) {
+  const toml::node* const node = t.take("of");
+  if (!node) return;
+  const toml::table* const words = node->as_table();
+  if (!words || words->empty())
+    return t.wrong(*node, "of", "accepted is a table of words: {\"window*\" = \"causal\", ragged = \"\"}");
+  for (const auto& [from, to] : *words)
+    if (const auto text = to.value_exact<std::string>()) out.of.emplace_back(from.str(), *text);
+    else t.wrong(to, from.str(), "accepted is a text in quotes");
+}
+
 Status read_bar(const toml::table& given, std::string_view file, Bar& out) {
-  Table t{given, file};
+  TomlTable t{given, file};
   t.text("name", out.name), t.text("subject", out.subject), t.text("over", out.over);
   t.number("ratio", out.ratio), t.number("mean", out.mean), t.number("share", out.share);
   t.number("tflops", out.tflops), t.number("gbs", out.gbs), t.number("microseconds", out.microseconds);
-  t.number("error", out.error);
+  t.number("error", out.error), t.number("rate", out.rate), t.number("density", out.density);
+  t.number("unfused", out.unfused);
+  if (const toml::node* const node = t.take("less_floor")) {
+    if (const auto value = node->value_exact<bool>()) out.less_floor = *value;
+    else t.wrong(*node, "less_floor", "accepted is true or false");
+  }
+  read_of(t, out);
   int64_t count = 1;
   t.whole("count", count), out.count = int(count);
   const toml::node* const rows = t.take("rows");
   if (rows && !rows->is_table()) t.wrong(*rows, "rows", "accepted is a table: {pass = \"forward\", dim = 128}");
   t.finish();
   const bool compares = out.ratio || out.mean;
-  const bool demands = compares || out.tflops || out.gbs || out.microseconds || out.error;
+  const bool demands =
+      compares || out.rate || out.density || out.unfused || out.tflops || out.gbs || out.microseconds || out.error;
   if (out.name.empty()) t.wrong(given, "bar", "has no name");
   if (!demands)
-    t.wrong(given, out.name, "demands nothing; accepted are ratio, mean, tflops, gbs, microseconds and error");
+    t.wrong(given, out.name,
+            "demands nothing; accepted are ratio, mean, rate, density, unfused, tflops, gbs, microseconds and error");
   if (compares == out.over.empty())
     t.wrong(given, out.name,
             compares ? "has a ratio and no 'over' to compare with" : "has 'over' and neither ratio nor mean");
   if (out.share && (!out.ratio || *out.share > 1)) t.wrong(given, out.name, "share is at most 1, and needs a ratio");
+  if (out.rate.has_value() == out.of.empty())
+    t.wrong(given, out.name, out.rate ? "has a rate and no 'of', the words of the row to compare with"
+                                      : "has 'of' and no rate");
+  if (out.less_floor && !out.ratio) t.wrong(given, out.name, "less_floor needs a ratio");
   if (!t.status.ok()) return t.status;
   return rows ? read_rows(*rows->as_table(), file, out.rows) : Status::good();
 }
@@ -177,10 +122,12 @@ bool accepts(const std::vector<T>& list, const U& value) {
 
 bool concerns(const BarRows& rows, const Record& r) {
   Problem p;
-  if (!parse(r.problem, p).ok()) return false;
+  const bool train = train_problem(r.problem, p);
+  if (!train && !parse(r.problem, p).ok()) return false;
   constexpr const char* kMasks[] = {"full", "causal", "window"};
   const auto device = [&](const std::string& d) { return d == r.device || d == machine_of(r); };
-  return accepts(rows.passes, name(p.pass)) && accepts(rows.dtypes, name(p.dtype)) &&
+  return accepts(rows.passes, train ? std::string("train") : std::string(name(p.pass))) &&
+         accepts(rows.dtypes, name(p.dtype)) &&
          (accepts(rows.masks, std::string(kMasks[int(p.mask.kind)])) || accepts(rows.masks, name(p.mask))) &&
          (rows.devices.empty() || std::any_of(rows.devices.begin(), rows.devices.end(), device)) &&
          accepts(rows.timings, r.mode) && accepts(rows.variants, std::string(word(p.variant))) &&
@@ -208,9 +155,29 @@ const Record* other_of(const Bar& bar, const Row& row, std::string& why) {
   return best;
 }
 
+// The key of the row that the record would stand in if its problem were this one, without lists.
+std::string key_of_other(Record r, std::string problem) {
+  r.problem = std::move(problem), r.pattern.clear();
+  return row_key(r);
+}
+
+// Unfused attention at the speed of the machine: the products of all pairs at the ceiling, and three passes over the
+// scores in f32 at the rate of a copy.
+double unfused_ns(const Record& r) {
+  Problem p;
+  if (!parse(r.problem, p).ok() || r.ceiling_gflops <= 0 || r.copy_gbs <= 0) return 0;
+  Problem full = p;
+  full.mask = {};
+  const double scores = 4.0 * p.batch * p.heads_q * double(p.len_q) * p.len_k;
+  return cost(full).flops / r.ceiling_gflops + 3 * scores / r.copy_gbs;
+}
+
+using RowsByKey = std::map<std::string, Row>;
+
 // What the rows of one bar show.
 struct Judge {
   const Bar& bar;
+  const RowsByKey& rows;
   BarResult result;
   std::vector<double> ratios{};
   int below = 0, surely_below = 0, missed = 0;
@@ -223,7 +190,12 @@ struct Judge {
       result.evidence.push_back(join(line_text(r), ": nothing to compare ", r.subject, " with: ", why));
       return void(++missed);
     }
-    const Ratio ratio = median_ratio(other->samples_ns, r.samples_ns);
+    Ratio ratio = median_ratio(other->samples_ns, r.samples_ns);
+    if (bar.less_floor) {
+      const double ours = r.median_ns - r.floor_ns, theirs = other->median_ns - other->floor_ns;
+      const double value = ours > 0 && theirs > 0 ? theirs / ours : 0, factor = value / ratio.value;
+      ratio = {value, {ratio.interval.low * factor, ratio.interval.high * factor, ratio.interval.confidence}};
+    }
     ratios.push_back(ratio.value);
     if (!bar.ratio || ratio.value >= *bar.ratio) return;
     ++below;
@@ -234,13 +206,48 @@ struct Judge {
                                           digits_text(ratio.interval.high), other->subject,
                                           surely ? "" : ", within its interval"));
   }
-  void limit(const Record& r, const std::optional<double>& most, double value, const char* what, bool at_least) {
+  // The same subject in the row of this line; null if it was not measured.
+  const Record* same_in(const Record& r, const std::string& line) const {
+    const auto it = rows.find(key_of_other(r, line));
+    if (it == rows.end()) return nullptr;
+    for (const Record* other : it->second)
+      if (other->subject == r.subject && is_measured(*other)) return other;
+    return nullptr;
+  }
+  void no_other(const Record& r, const std::string& line) {
+    result.evidence.push_back(
+        join(line_text(r), ": nothing to compare ", r.subject, " with: it was not measured at ", line));
+    ++missed;
+  }
+  // False if the row is only what others are compared with.
+  bool counts(const Record& r) const {
+    if (bar.rate && other_line(bar.of, r.problem) == r.problem) return false;
+    return !bar.density || r.shown_blocks > 0;
+  }
+  void other_rows(const Record& r) {
+    if (bar.rate) {
+      const std::string line = other_line(bar.of, r.problem);
+      const Record* const other = same_in(r, line);
+      if (!other || other->gflops <= 0) no_other(r, line);
+      else limit(r, bar.rate, r.gflops / other->gflops, "of the rate of " + line, true);
+    }
+    if (bar.density) {
+      const std::string line = r.problem.substr(0, r.problem.find(" blocks"));
+      const Record* const other = same_in(r, line);
+      if (!other || r.density <= 0) no_other(r, line);
+      else
+        limit(r, bar.density, r.median_ns / (r.density * other->median_ns), "of density x the time of " + line, false);
+    }
+    if (bar.unfused) limit(r, bar.unfused, unfused_ns(r) / r.median_ns, "of unfused attention's bound", true);
+  }
+  void limit(const Record& r, const std::optional<double>& most, double value, const std::string& what, bool at_least) {
     if (!most || (at_least ? value >= *most : value <= *most)) return;
     result.evidence.push_back(fmt::format("{}: {} {} {}, {} {} {}", line_text(r), r.subject, digits_text(value), what,
                                           at_least ? "at least" : "at most", digits_text(*most), what));
     ++missed;
   }
   void row(const Record& r, const Row& all) {
+    if (!counts(r)) return;
     different.insert(trend_key(r));
     if (!is_measured(r)) {
       result.evidence.push_back(join(line_text(r), ": ", r.subject, " was not measured: ",
@@ -249,6 +256,7 @@ struct Judge {
     }
     ++result.rows;
     if (!bar.over.empty()) ratio_of(r, all);
+    other_rows(r);
     limit(r, bar.tflops, r.gflops / 1e3, "TFLOP/s", true), limit(r, bar.gbs, r.gbs, "GB/s", true);
     limit(r, bar.microseconds, r.median_ns / 1e3, "us", false);
     limit(r, bar.error, r.parity.error, "tolerances", false);
@@ -285,11 +293,8 @@ std::string name(BarStatus s) {
 }
 
 Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out) {
-  if (Status s = is_shallow(text, file); !s.ok()) return s;
-  const toml::parse_result parsed = toml::parse(text);
-  if (!parsed)
-    return Status::no(file, ":", parsed.error().source().begin.line, ": ", parsed.error().description());
-  const toml::table& table = parsed.table();
+  toml::table table;
+  if (Status s = parse_toml(text, file, table); !s.ok()) return s;
   for (const auto& [key, node] : table)
     if (key.str() != "bar")
       return Status::no(file, ":", node.source().begin.line, ": ", key.str(),
@@ -303,8 +308,26 @@ Status read_bars(const std::string& text, std::string_view file, std::vector<Bar
   return Status::good();
 }
 
+std::string other_line(const std::vector<std::pair<std::string, std::string>>& of, const std::string& line) {
+  std::string out;
+  for (size_t at = 0; at < line.size();) {
+    const size_t end = std::min(line.find(' ', at), line.size());
+    std::string word = line.substr(at, end - at);
+    at = end + 1;
+    for (const auto& [from, to] : of) {
+      const bool prefix = from.ends_with('*');
+      if (prefix ? word.starts_with(from.substr(0, from.size() - 1)) : word == from) {
+        word = to;
+        break;
+      }
+    }
+    if (!word.empty()) out += (out.empty() ? "" : " ") + word;
+  }
+  return out;
+}
+
 std::vector<BarResult> judge(const std::vector<Bar>& bars, const std::vector<Record>& records) {
-  std::map<std::string, Row> rows;
+  RowsByKey rows;
   std::vector<const std::string*> order;
   for (const Record& r : records) {
     const auto [it, is_new] = rows.try_emplace(row_key(r));
@@ -313,7 +336,7 @@ std::vector<BarResult> judge(const std::vector<Bar>& bars, const std::vector<Rec
   }
   std::vector<BarResult> results;
   for (const Bar& bar : bars) {
-    Judge judge{bar, {.bar = &bar}};
+    Judge judge{bar, rows, {.bar = &bar}};
     for (const std::string* key : order) {
       const Row& row = rows.at(*key);
       for (const Record* r : row)

@@ -4,6 +4,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tool/record/record.h"
@@ -28,6 +29,12 @@ struct Bar {
   std::optional<double> tflops{}, gbs{};          // at least
   std::optional<double> microseconds{};           // at most
   std::optional<double> error{};    // error of a result, in tolerances of its dtype, at most
+  bool less_floor = false;          // ratio of times without those of an empty call or kernel
+  // Against another row of the subject in the same run and state, whose line has other words: "window*" -> "causal".
+  std::vector<std::pair<std::string, std::string>> of{};  // "" as the second: without the word
+  std::optional<double> rate{};     // FLOP/s / FLOP/s of that row, at least
+  std::optional<double> density{};  // time / (density of the block lists x time without lists), at most
+  std::optional<double> unfused{};  // two products at the ceiling and three passes over f32 scores / time, at least
   int count = 1;                    // so many rows must be there
 };
 
@@ -44,6 +51,9 @@ struct BarResult {
   std::vector<std::string> evidence{};  // a line for each row that is below, or was not measured
   int rows = 0;
 };
+
+// The line with its words replaced as `of` says; the same line if no word is among them.
+std::string other_line(const std::vector<std::pair<std::string, std::string>>& of, const std::string& line);
 
 // Pure. A ratio below its bar whose interval reaches it is unclear: it decides neither way.
 std::vector<BarResult> judge(const std::vector<Bar>&, const std::vector<Record>&);

@@ -58,6 +58,7 @@ class Problem:
     def __init__(self, text):
         self.gpu, self.keep, self.line = text["gpu"], [], text["problem"]
         self.scale, self.softcap, self.forward = text["scale"], text["softcap"], text["pass"] == "forward"
+        self.train = text["pass"] == "train"
         self.mask_text, self.len_q, self.len_k = text["mask"], text["len_q"], text["len_k"]
         self.text = text
         self.features = self.named_features()

@@ -92,8 +92,13 @@ class Way:
                 with torch.no_grad():
                     return (self.attend(p, p.q, p.k, p.v),)
         else:
-            call = self.backward(p)
+            call = self.train(p) if p.train else self.backward(p)
         return Prepared(p, call, note)
+
+    # A forward and its backward as a user runs them: autograd included, and nothing kept from one call to the next.
+    def train(self, p):
+        leaves = tuple(x.detach().requires_grad_() for x in (p.q, p.k, p.v))
+        return lambda: torch.autograd.grad(self.attend(p, *leaves), leaves, p.d_out)
 
     def check(self, p):
         pass

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <string_view>
 
 #include "build_info.h"
 #include "machine/host.h"
@@ -32,7 +33,65 @@ std::string hash_of(const std::string& path) {
   return any ? text : "";
 }
 
+// The name of the system, of "PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"" in /etc/os-release.
+std::optional<std::string> system_name() {
+  constexpr std::string_view kName = "PRETTY_NAME=";
+  std::ifstream file("/etc/os-release");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(kName)) continue;
+    line.erase(0, kName.size());
+    std::erase_if(line, [](char c) { return c == '"' || c == '\'' || (c >= 0 && c < ' '); });
+    if (!line.empty()) return line;
+  }
+  return {};
+}
+
+// Without the folder of each path in a list: "~/a.toml", "/b/c.py:f,torch:sdpa".
+std::string without_folders(const std::string& word) {
+  std::string text;
+  for (size_t at = 0; at < word.size();) {
+    const size_t end = std::min(word.find_first_of(",=", at), word.size());
+    const std::string_view part = std::string_view(word).substr(at, end - at);
+    const bool is_path = part.starts_with('/') || part.starts_with('~');
+    text += is_path && part.rfind('/') != part.npos ? part.substr(part.rfind('/') + 1) : part;
+    if (end < word.size()) text += word[end];
+    at = end + 1;
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string command_text(const std::vector<std::string>& words) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
+  std::string text = "attune";
+  for (size_t n = 1; n < words.size(); ++n) {
+    const std::string word = without_folders(words[n]);
+    if (word.find_first_not_of(kPlain) == word.npos && !word.empty()) { text += " " + word; continue; }
+    std::string quoted;
+    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    text += " '" + quoted + "'";
+  }
+  return text;
+}
+
+std::optional<double> gpu_bandwidth_gbs(const std::string& pci) {
+  constexpr int kMemoryClock = 36, kBusWidth = 37;  // CUdevice_attribute: kHz, bits
+  const Library driver({"libcuda.so.1"}, {"cuInit", "cuDeviceGetByPCIBusId", "cuDeviceGetAttribute"});
+  int device = 0, khz = 0, bits = 0;
+  if (!driver.ok() || driver.function<int(unsigned)>("cuInit")(0) != 0) return {};
+  if (driver.function<int(int*, const char*)>("cuDeviceGetByPCIBusId")(&device, pci.c_str()) != 0) return {};
+  const auto get = driver.function<int(int*, int, int)>("cuDeviceGetAttribute");
+  if (get(&khz, kMemoryClock, device) != 0 || get(&bits, kBusWidth, device) != 0 || khz <= 0 || bits <= 0) return {};
+  return 2.0 * khz * 1e3 * bits / 8 * 1e-9;  // two transfers a clock
+}
+
+std::optional<std::string> cudnn_version() {
+  const Library library({"libcudnn.so.9"}, {"cudnnGetVersion"});
+  if (!library.ok()) return {};
+  const size_t v = library.function<size_t()>("cudnnGetVersion")();  // 91500 is 9.15.0
+  return join(v / 10000, ".", v / 100 % 100, ".", v % 100);
+}
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
@@ -63,6 +122,7 @@ Provenance provenance() {
   std::ifstream governor("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
   if (!std::getline(governor, p.governor)) p.governor = "unknown";
   p.clocks = join("governor ", p.governor);
+  p.os = system_name();
   utsname system{};
   static const std::string binary = hash_of(own_file());
   p.binary = binary;

@@ -46,7 +46,8 @@ struct Writer {
   }
   template <class E>
   void operator()(const char* name, const Word<E>& word) const { j[name] = word.text(); }
-  void operator()(const char* name, const std::optional<double>& value) const {
+  template <class T>
+  void operator()(const char* name, const std::optional<T>& value) const {
     value ? j[name] = *value : j[name] = nullptr;
   }
 };
@@ -98,10 +99,9 @@ struct Reader {
     out = j.get<double>();
     if (std::abs(out) > kMostNumber) wrong(name, j, "a number from ", -kMostNumber, " to ", kMostNumber);
   }
-  static void read(const char* name, const json& j, std::optional<double>& out) {
-    double number = 0;
-    read(name, j, number);
-    out = number;
+  template <class T>
+  static void read(const char* name, const json& j, std::optional<T>& out) {
+    read(name, j, out.emplace());
   }
   template <class T>
     requires std::is_integral_v<T>
@@ -169,6 +169,13 @@ void fields(R& r, const Each& each) {
   each("baseline", r.baseline), each("aa_spread", r.aa_spread), each("verdict", r.verdict);
 }
 template <class Each, class R>
+void rate_fields(R& r, const Each& each) {  // from version 4 on
+  each("mean_ns", r.mean_ns), each("deviation_ns", r.deviation_ns), each("p95_ns", r.p95_ns);
+  each("p99_ns", r.p99_ns), each("most_samples", r.most_samples);
+  each("sequences", r.sequences), each("tokens", r.tokens), each("queries", r.queries);
+  each("sequences_s", r.sequences_s), each("tokens_s", r.tokens_s), each("queries_s", r.queries_s);
+}
+template <class Each, class R>
 void seal_fields(R& r, const Each& each) {  // from version 3 on; the seal itself ends the line
   each("precision", r.precision), each("planned_rows", r.planned_rows), each("closes", r.closes);
   each("previous", r.previous);
@@ -202,6 +209,12 @@ void provenance_fields(P& p, const Each& each) {
   each("cuda", p.cuda), each("gpu_power_limit_w", p.gpu_power_limit_w), each("gpu_most_mhz", p.gpu_most_mhz);
   each("gpu_ecc", p.gpu_ecc), each("gpu_mig", p.gpu_mig), each("gpu_pcie", p.gpu_pcie), each("clocks", p.clocks);
   each("binary", p.binary);
+}
+
+template <class Each, class P>
+void fact_fields(P& p, const Each& each) {  // from version 4 on
+  each("command", p.command), each("os", p.os), each("gpu_memory_bytes", p.gpu_memory_bytes);
+  each("gpu_sms", p.gpu_sms), each("gpu_bandwidth_gbs", p.gpu_bandwidth_gbs), each("cudnn", p.cudnn);
 }
 
 // Rounds to a tenth of a nanosecond, which is finer than any timer; full precision would double the file.
@@ -260,6 +273,7 @@ std::string to_json(const Record& r) {
   json j;
   j["attune_record"] = r.version;
   fields(r, Writer{j});
+  if (r.version >= 4) rate_fields(r, Writer{j});
   interval_fields(r.interval, Writer{j["interval_ns"]});
   outlier_fields(r.outliers, Writer{j["outliers"]});
   parity_fields(r.parity, Writer{j["parity"]});
@@ -269,6 +283,7 @@ std::string to_json(const Record& r) {
   }
   if (json load = json::object(); load_fields(r.load, KnownWriter{load}), !load.empty()) j["load"] = std::move(load);
   provenance_fields(r.provenance, Writer{j["provenance"]});
+  if (r.version >= 4) fact_fields(r.provenance, Writer{j["provenance"]});
   json& samples = j["samples_ns"] = json::array();
   for (const double s : r.samples_ns) samples.push_back(kept(s));
   if (!r.samples_mhz.empty()) {
@@ -299,6 +314,8 @@ Status from_json(std::string_view line, Record& out, Misread* kind) {
     }
     if (r.version < 1) return Status::no("record: version ", r.version, " is not one of 1 to ", kRecordVersion);
     fields(r, Reader{j});
+    rate_fields(r, Reader{j});
+    fact_fields(r.provenance, Reader{part(j, "provenance")});
     interval_fields(r.interval, Reader{part(j, "interval_ns")});
     outlier_fields(r.outliers, Reader{part(j, "outliers")});
     parity_fields(r.parity, Reader{part(j, "parity")});
@@ -326,8 +343,14 @@ Status from_json(std::string_view line, Record& out, Misread* kind) {
 
 size_t first_missing(std::string_view line, std::span<const char* const> fields) {
   const json j = json::parse(line, nullptr, false);
-  return size_t(std::find_if(fields.begin(), fields.end(), [&](const char* f) { return !j.contains(f); }) -
-                fields.begin());
+  const auto lacks = [&](const char* field) {
+    const std::string_view name = field;
+    const size_t dot = name.find('.');  // "provenance.os"
+    return dot == name.npos
+               ? !j.contains(field)
+               : !part(j, std::string(name.substr(0, dot)).c_str()).contains(std::string(name.substr(dot + 1)));
+  };
+  return size_t(std::find_if(fields.begin(), fields.end(), lacks) - fields.begin());
 }
 
 Status read_records(const std::string& path, std::vector<Record>& out, std::vector<std::string>* unfinished,
@@ -507,11 +530,15 @@ void derive(Record& r) {
   std::vector<double> as_kept = r.samples_ns;  // as stored: rounding may change the number of modes that verify finds
   for (double& s : as_kept) s = kept(s);
   r.modes = modes(as_kept);
+  r.mean_ns = mean(r.samples_ns), r.deviation_ns = deviation(r.samples_ns);
+  r.p95_ns = quantile(r.samples_ns, 0.95), r.p99_ns = quantile(r.samples_ns, 0.99);
   r.mhz = median(r.samples_mhz);
   if (r.median_ns > 0) {
     r.near_floor = r.median_ns < 5 * r.floor_ns;
     r.gflops = r.flops / r.median_ns;
     r.gbs = r.bytes / r.median_ns;
+    const double calls_s = 1e9 / r.median_ns;
+    r.sequences_s = r.sequences * calls_s, r.tokens_s = r.tokens * calls_s, r.queries_s = r.queries * calls_s;
   }
   const std::string why = too_fast(r);
   if (why.empty()) return;

@@ -17,10 +17,12 @@ namespace attune {
 
 // 2 added run, row_records, kernels, input_rms, tensor_bytes, scores_bytes, parity.mistake, provenance.clocks and the
 // status oom. 3 added precision, load and the seal (planned_rows, closes, previous, seal; see seal.h); its ratios are
-// those of median_ratio(), a verdict needs 95 % confidence, and aa_spread is null where it was not measured. Older
-// records are still read, and judged by their own rules; they may lack peer, note and left_out, which from_json() then
-// derives.
-inline constexpr int kRecordVersion = 3;
+// those of median_ratio(), a verdict needs 95 % confidence, and aa_spread is null where it was not measured. 4 added
+// the mean, deviation and percentiles of the samples, sequences, tokens and queries with their rates, most_samples, and
+// in the provenance command, os, gpu_memory_bytes, gpu_sms, gpu_bandwidth_gbs and cudnn, null where there is none.
+// Older records are still read, and judged by their own rules; they may lack peer, note and left_out, which from_json()
+// then derives.
+inline constexpr int kRecordVersion = 4;
 
 // Where a number comes from. Never the name of the machine or of its user.
 struct Provenance {
@@ -37,6 +39,12 @@ struct Provenance {
   std::string gpu_pcie{};  // "generation 5, 16 lanes"; empty: unknown
   std::string binary{};    // 16 hex digits, a hash of the program; empty: it could not be read
   std::string clocks{};    // who sets the clocks: "governor performance", "free, up to 1980 MHz"
+
+  // From version 4 on.
+  std::optional<std::string> command{};  // "attune bench --len 512": absolute paths without their folder
+  std::optional<std::string> os{};       // "Debian GNU/Linux 12 (bookworm)"
+  std::optional<double> gpu_memory_bytes{}, gpu_sms{}, gpu_bandwidth_gbs{};  // bandwidth: of memory clock and bus width
+  std::optional<std::string> cudnn{};    // "9.15.0", where one can be opened
 };
 
 // The check of the buffers that were timed, on sampled rows.
@@ -103,6 +111,12 @@ struct Record {
 
   double flops = 0, bytes = 0;  // per call, see core/work.h
   double gflops = 0, gbs = 0;   // derived rates
+  // From version 4 on, per call: sequences of the batch, their queries without heads, and queries of all heads; and
+  // how many of each per second of the median.
+  double sequences = 0, tokens = 0, queries = 0;
+  double sequences_s = 0, tokens_s = 0, queries_s = 0;
+  double mean_ns = 0, deviation_ns = 0, p95_ns = 0, p99_ns = 0;  // of the samples; see statistics.h
+  int most_samples = 0;         // where sampling ends in any case; 0: not timed
   double ceiling_gflops = 0, copy_gbs = 0;  // measured in the same process; 0: not measured
   std::string ceiling{};        // instruction of the ceiling
 

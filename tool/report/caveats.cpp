@@ -48,14 +48,31 @@ std::string rows(int n) { return n == 1 ? "1 row" : fmt::format("{} rows", n); }
 Table provenance_of(const std::vector<Record>& records) {
   Table t{.caption = "Provenance",
           .head = {"first row", "commit", "version", "compiler", "flags", "CPU", "features", "cores", "governor",
-                   "kernel", "GPU", "clocks", "binary", "peers", "rows"}};
+                   "OS", "kernel", "GPU", "GPU memory", "SMs", "memory bandwidth", "cuDNN", "clocks", "binary",
+                   "peers", "command", "rows"}};
   std::vector<std::vector<std::string>> seen;
   std::vector<int> count;
   for (const Record& r : records) {
     const Provenance& p = r.provenance;
-    std::vector<std::string> origin = {
-        p.commit + (p.dirty ? " (changed)" : ""), p.version, p.compiler, p.flags, p.cpu, p.features,
-        fmt::format("{}", p.cores), p.governor, p.kernel, gpu_text(p), p.clocks, p.binary, p.peers};
+    std::vector<std::string> origin = {p.commit + (p.dirty ? " (changed)" : ""),
+                                       p.version,
+                                       p.compiler,
+                                       p.flags,
+                                       p.cpu,
+                                       p.features,
+                                       fmt::format("{}", p.cores),
+                                       p.governor,
+                                       p.os.value_or(""),
+                                       p.kernel,
+                                       gpu_text(p),
+                                       p.gpu_memory_bytes ? bytes_text(*p.gpu_memory_bytes) : "",
+                                       p.gpu_sms ? digits_text(*p.gpu_sms) : "",
+                                       p.gpu_bandwidth_gbs ? digits_text(*p.gpu_bandwidth_gbs) + " GB/s" : "",
+                                       p.cudnn.value_or(""),
+                                       p.clocks,
+                                       p.binary,
+                                       p.peers,
+                                       p.command.value_or("")};
     const auto at = size_t(std::find(seen.begin(), seen.end(), origin) - seen.begin());
     if (at < seen.size()) {
       ++count[at];

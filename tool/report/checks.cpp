@@ -188,6 +188,30 @@ Section regression_section(const Changes& changes, const std::string& name) {
   return section;
 }
 
+namespace {
+
+// What a median leaves out, and the rates, of the rows that were measured by this version.
+Table rates_table(const Measurements& rows) {
+  Table t{.caption = "Samples and rates: each rate is of the median",
+          .head = {"problem", "subject", "samples", "mean", "standard deviation", "95th percentile", "99th percentile",
+                   "queries/s", "sequences/s", "tokens/s"},
+          .facets = {1}};
+  const auto time = [](double ns) { return number_cell(ns, nanoseconds_text(ns)); };
+  const auto rate = [](double each_s) { return number_cell(each_s, digits_text(each_s)); };
+  for (const Measurement& row : rows.all) {
+    const Record& r = *row.record;
+    if (!row.ok() || r.version < 4 || r.mean_ns <= 0) continue;
+    t.rows.push_back({{line_text(r)},
+                      {row.series},
+                      number_cell(double(r.samples_ns.size()), fmt::format("{}", r.samples_ns.size())),
+                      time(r.mean_ns), time(r.deviation_ns), time(r.p95_ns), time(r.p99_ns), rate(r.queries_s),
+                      rate(r.sequences_s), rate(r.tokens_s)});
+  }
+  return t;
+}
+
+}  // namespace
+
 Section every_row_section(const Measurements& rows) {
   Section section{.id = "rows", .title = "Every row"};
   Table t{.caption = "All rows of the files",
@@ -226,6 +250,7 @@ Section every_row_section(const Measurements& rows) {
     t.rows.push_back(std::move(cells));
   }
   if (!t.rows.empty()) section.figures.push_back({"", {}, std::move(t)});
+  if (Table rates = rates_table(rows); !rates.rows.empty()) section.figures.push_back({"", {}, std::move(rates)});
   return section;
 }
 

@@ -60,7 +60,7 @@ const char* part_of(Role role, Pass pass) {
 }
 
 std::string problem_json(const Problem& p, const Args& a, const PeerPlace& place) {
-  Json j = {{"problem", name(p)},       {"pass", name(p.pass)},   {"len_q", p.len_q},
+  Json j = {{"problem", name(p)},       {"pass", place.train ? "train" : name(p.pass)},   {"len_q", p.len_q},
             {"len_k", p.len_k},         {"mask", mask_json(p.mask)}, {"options", Json::array()},
             {"keys", name(p.keys)},     {"page", p.page},         {"variant", word(p.variant)},
             {"scale", scale_of(p, a)},  {"softcap", a.softcap},   {"threads", place.threads},
@@ -170,6 +170,8 @@ PeerRun::~PeerRun() {
 }
 
 Status PeerRun::setup(const Problem& p, const Args& results, const PeerPlace& place) {
+  if (place.train && is_native_peer(peer_))
+    return Status::unsupported(peer_.name, ": a library has no autograd, so no forward and backward as one call");
   const PeerCall call(number_);
   const int64_t handle = is_native_peer(peer_) ? set_up_native(peer_, p, results, place)
                                                : peer_.setup(problem_json(p, results, place).c_str());

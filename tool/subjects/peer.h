@@ -51,6 +51,7 @@ struct PeerPlace {
   int threads = 1;
   int gpu = -1;            // GPU index; -1: the CPU
   void* stream = nullptr;  // stream of the GPU
+  bool train = false;      // a forward and its backward; the problem is the backward
 };
 
 // One problem set up with a peer, for one or several sets of tensors; calls rotate through them.

@@ -89,7 +89,8 @@ struct Engine {
   // Warms up for a time and until stable, not for a count: the first calls meet cold caches, clocks and thread pools.
   void warm_up(State& s) {
     const int64_t start = clock.now();
-    const double limit = std::min(std::max(1.0, 10 * set.warm_up_seconds), 0.25 * set.max_seconds) * kSecond;
+    const double usual = std::min(std::max(1.0, 10 * set.warm_up_seconds), 0.25 * set.max_seconds) * kSecond;
+    const double limit = set.warm_up_all ? set.max_seconds * kSecond : usual;
     std::vector<double> seen;
     if (set.stopwatch && set.stopwatch->calls) s.timing.calls = set.stopwatch->calls;
     for (int count = 1;;) {
@@ -100,7 +101,7 @@ struct Engine {
       s.timing.warm_up_calls = int(seen.size());
       const double passed = double(clock.now() - start);
       const bool called = int(seen.size()) * s.timing.calls >= set.warm_up_calls;
-      if (called && passed >= set.warm_up_seconds * kSecond && (settled(seen) || passed + seen.back() > limit)) break;
+      if (called && passed >= set.warm_up_seconds * kSecond && (settled(seen) || passed + seen.back() > usual)) break;
       if (passed >= limit || stopped() || seen.size() > 1000000) break;
     }
     s.spent = double(clock.now() - start);
@@ -136,6 +137,8 @@ struct Engine {
     const bool replayed = set.stopwatch && set.stopwatch->calls;
     int most = !set.stopwatch ? 8 : replayed ? kBatch : std::clamp(kMostInQueue / s.timing.calls, 1, kBatch);
     if (set.rest_seconds > 0) most = std::min(most, kBurst);
+    most = std::min(most, set.max_samples - int(s.timing.samples.size()));
+    if (most <= 0) return;
     const int want = int(std::clamp(block_ns() / std::max(one, 1.0), 1.0, double(most)));
     if (set.stopwatch) {
       samples(s, want, s.timing.samples);
@@ -156,8 +159,8 @@ struct Engine {
     const int n = int(t.samples.size());
     const double width = n >= set.min_early ? half_width(median_interval(t.samples), median(t.samples)) : INFINITY;
     const auto end = [&](const char* why) { return t.ended_by = why, s.done = true, 1.0; };
-    if (n >= set.min_samples && width <= set.precision) return end("precision");
     if (n >= set.max_samples) return end("samples");
+    if (n >= set.min_samples && width <= set.precision) return end("precision");
     const double share = s.spent / (set.max_seconds * kSecond);
     if (n >= set.min_early && share + s.estimate * t.calls / (set.max_seconds * kSecond) > 1) return end("time");
     // The width falls with the square root of the samples, so its square measures progress.

@@ -44,7 +44,8 @@ struct TimingSettings {
   double max_seconds = 10;     // per subject, warm-up included; ends the timing once `min_early` samples exist
   int min_samples = 30, max_samples = 10000, min_early = kFewestSamples;
   double warm_up_seconds = 0.1;  // minimum; the warm-up also lasts until the samples settle
-  int warm_up_calls = 0;         // minimum
+  int warm_up_calls = 0;         // minimum, as far as the limit of the warm-up allows
+  bool warm_up_all = false;      // the minimum was asked for, so its limit is max_seconds
   // The speed of a machine at its power limit depends on what it did just before. So every block of samples begins in
   // the same state: after this much rest, or after this much untimed work of the subject. 0: right after the previous
   // block.

@@ -65,6 +65,17 @@ double grain(std::span<const double> a, std::span<const double> b) {
 
 }  // namespace
 
+double mean(std::span<const double> all) {
+  double sum = 0;
+  for (const double x : all) sum += x;
+  return all.empty() ? 0 : sum / double(all.size());
+}
+double deviation(std::span<const double> all) {
+  const double middle = mean(all);
+  double sum = 0;
+  for (const double x : all) sum += (x - middle) * (x - middle);
+  return all.size() < 2 ? 0 : std::sqrt(sum / double(all.size() - 1));
+}
 double quantile(std::span<const double> x, double share) { return quantile_of_sorted(sorted(x), share); }
 double median(std::span<const double> x) { return quantile(x, 0.5); }
 

@@ -21,6 +21,8 @@ struct Interval {
 };
 
 double median(std::span<const double>);                  // 0 if empty
+double mean(std::span<const double>);                    // 0 if empty
+double deviation(std::span<const double>);               // standard deviation, by n - 1; 0 below two samples
 double quantile(std::span<const double>, double share);  // linear between ranks
 
 // Interval of the median by ranks, without assumptions about the distribution. With few samples it is the whole range.

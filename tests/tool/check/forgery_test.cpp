@@ -356,13 +356,13 @@ std::vector<TextForgery> text_corpus() {
     return [=](const std::string& l) { return replaced(l, part, by); };
   };
   return {
-      {"name_twice", "unreadable", edit("{\"attune_record\":3", "{\"attune_record\":3,\"gflops\":9")},
+      {"name_twice", "unreadable", edit("{\"attune_record\":4", "{\"attune_record\":4,\"gflops\":9")},
       {"name_twice_in_the_provenance", "unreadable", edit("\"provenance\":{", "\"provenance\":{\"cpu\":\"x\",")},
       {"name_twice_in_escapes", "unreadable", edit("\"cores\":2", "\"\\u0063pu\":\"x\",\"cores\":2")},
       {"seal_twice", "unreadable", edit("\"previous\"", "\"seal\":\"0\",\"previous\"")},
       {"number_out_of_range", "unreadable", edit("\"samples_ns\":[", "\"samples_ns\":[1e999,")},
-      {"newer_version", "newer-version", edit("{\"attune_record\":3", "{\"attune_record\":4")},
-      {"version_2_with_a_seal", "forged-version", edit("{\"attune_record\":3", "{\"attune_record\":2")},
+      {"newer_version", "newer-version", edit("{\"attune_record\":4", "{\"attune_record\":5")},
+      {"version_2_with_a_seal", "forged-version", edit("{\"attune_record\":4", "{\"attune_record\":2")},
       {"field_added", "broken-seal", edit(",\"planned_rows\"", ",\"note2\":1,\"planned_rows\"")},
       {"field_behind_the_seal", "broken-seal",
        [](const std::string& l) { return l.substr(0, l.size() - 1) + ",\"x\":1}"; }},

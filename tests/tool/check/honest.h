@@ -48,6 +48,8 @@ inline std::vector<Record> honest(bool gpu = false, const std::string& line = "f
     else if (!r.peer) r.kernels = {"neon"};
     const Problem p = problem(line);
     const Cost c = cost(p);
+    r.sequences = p.batch, r.tokens = double(p.batch) * p.len_q, r.queries = r.tokens * p.heads_q;
+    r.most_samples = 10000;
     r.tensor_bytes = c.bytes, r.scores_bytes = scores_bytes(p), r.cache_bytes = cache_bytes(p);
     r.flops = c.flops, r.bytes = c.bytes, r.ended_by = "precision", r.floor_ns = 2000, r.warm_up_s = 0.1;
     r.ceiling = "fmla", r.ceiling_gflops = 5000, r.copy_gbs = 100, r.aa_spread = 0.01;
@@ -55,6 +57,9 @@ inline std::vector<Record> honest(bool gpu = false, const std::string& line = "f
     r.provenance = {.time = "2026-01-31T" + time + "Z", .commit = "abc", .version = "1", .compiler = "c", .cpu = "cpu"};
     r.provenance.version = "0.2.0", r.provenance.governor = "performance", r.provenance.cores = 2;
     r.provenance.features = "neon", r.provenance.binary = "0123456789abcdef";
+    r.provenance.command = "attune bench --peer torch", r.provenance.os = "An OS";
+    if (gpu) r.provenance.gpu_memory_bytes = 1e11, r.provenance.gpu_sms = 100, r.provenance.gpu_bandwidth_gbs = 3000;
+    if (gpu) r.provenance.cudnn = "9.15.0";
     if (gpu) r.provenance.gpu = "A GPU", r.provenance.gpu_most_mhz = 1980, r.provenance.gpu_power_limit_w = 700;
     all.push_back(r);
   }

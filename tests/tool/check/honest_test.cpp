@@ -101,9 +101,9 @@ TEST(Honest, runs_of_every_kind_have_no_findings) {
 
 TEST(Honest, a_file_of_a_newer_version_is_one_sentence) {
   std::string all;
-  for (int n = 0; n < 48; ++n) all += "{\"attune_record\":4}\n";
+  for (int n = 0; n < 48; ++n) all += "{\"attune_record\":5}\n";
   EXPECT_EQ(text(audited(all)),
-            "1 wrong newer-version: record: written by a newer attune (record version 4, this one reads to 3): update; "
+            "1 wrong newer-version: record: written by a newer attune (record version 5, this one reads to 4): update; "
             "so are 47 more\n");
 }
 

@@ -63,6 +63,40 @@ TEST(Bench, a_busy_machine_is_in_the_records_and_in_one_line) {
   EXPECT_GE(load["cpus"], 1) << load;
 }
 
+TEST(Bench, takes_so_many_samples_and_warms_up_for_so_long) {
+  const auto one = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"bench", kLine, "--json", "--max-seconds", "20"});
+    return json::parse(attune_says(more).out);
+  };
+  for (const size_t n : {size_t(1), size_t(37)}) {
+    const json r = one({"--samples", std::to_string(n)});
+    EXPECT_EQ(r["samples_ns"].size(), n);
+    EXPECT_EQ(r["ended_by"], "samples");
+    EXPECT_EQ(r["most_samples"], n);
+  }
+  EXPECT_GE(one({"--samples", "6", "--warm-up", "300ms"})["warm_up_s"], 0.3);
+  EXPECT_LT(one({"--samples", "6", "--warm-up", "0ms"})["warm_up_s"], 0.3);
+  for (const char* wrong : {"-1", "1.5", "2h", "s", "9999s"}) {
+    const Ran r = attune_says({"bench", kLine, std::string("--warm-up=") + wrong});
+    EXPECT_EQ(r.err, std::string("attune bench: --warm-up: '") + wrong +
+                         "' is neither a number of calls to 1e+06 nor a "
+                         "time to an hour, such as 2s or 50ms\n");
+  }
+  EXPECT_EQ(attune_says({"bench", kLine, "--samples", "0"}).code, 2);
+}
+
+TEST(Bench, rates_are_those_of_the_median_and_facts_are_there) {
+  const json r = records({"--samples", "6", "--seed", "3"}).at(0);
+  const double calls_s = 1e9 / r["median_ns"].get<double>();
+  EXPECT_DOUBLE_EQ(r["sequences_s"], calls_s);
+  EXPECT_DOUBLE_EQ(r["tokens_s"], 16 * calls_s);
+  EXPECT_DOUBLE_EQ(r["queries_s"], 16 * calls_s);
+  const json& from = r["provenance"];
+  const std::string command = from["command"];
+  EXPECT_TRUE(command.starts_with(std::string("attune bench '") + kLine + "' --json ")) << command;
+  EXPECT_TRUE(from["gpu_sms"].is_null() && from["cudnn"].is_null() && from["gpu_bandwidth_gbs"].is_null()) << from;
+}
+
 TEST(Bench, a_missing_peer_is_a_row_and_the_run_goes_on) {
   std::filesystem::create_directories(temporary("no_torch"));
   std::ofstream(temporary("no_torch/torch.py")) << "raise ImportError('it is hidden')\n";

@@ -91,6 +91,60 @@ TEST(Bars, absolute_limits) {
   EXPECT_TRUE(has(r.evidence.at(0), "cpu_forward 0.250 tolerances, at most 0.200 tolerances")) << r.evidence[0];
 }
 
+TEST(Bars, a_rate_is_that_of_another_row_of_the_subject) {
+  std::vector<Record> all = run();
+  for (Record& r : all)
+    if (r.peer || has(r.problem, "q512")) r.gflops = 100;
+  // q256 and q1024 at 500, against q512 at 100.
+  const std::string of = "of = {q256 = \"q512\", k256 = \"k512\"}\n";
+  EXPECT_EQ(judged("subject = \"cpu_forward\"\nrate = 1.1\n" + of).status, BarStatus::missed) << "500 and 500";
+  const BarResult fast = judged("subject = \"cpu_forward\"\nrate = 4.9\n" + of, all);
+  EXPECT_EQ(fast.status, BarStatus::met) << fast.sentence;
+  EXPECT_EQ(fast.rows, 1) << "rows whose line stays as it is are only compared with";
+  const BarResult slow = judged("subject = \"cpu_forward\"\nrate = 5.1\n" + of, all);
+  EXPECT_EQ(slow.status, BarStatus::missed);
+  EXPECT_TRUE(has(slow.evidence.at(0), "cpu_forward 5.00 of the rate of forward f32 b1 h8 q512 k512 d64 causal, at "))
+      << slow.evidence[0];
+  const BarResult none = judged("subject = \"cpu_forward\"\nrate = 1\nof = {\"d6*\" = \"d65\"}\n", all);
+  EXPECT_EQ(none.status, BarStatus::missed);
+  EXPECT_TRUE(has(none.evidence.at(0), "it was not measured at forward f32 b1 h8 q256 k256 d65 causal"));
+  EXPECT_EQ(other_line({{"window*", "causal"}, {"ragged", ""}}, "forward f32 b1 window3,0 ragged"),
+            "forward f32 b1 causal");
+}
+
+TEST(Bars, lists_are_held_against_the_time_without_them) {
+  std::vector<Record> all = run();
+  all.push_back(all[1]);
+  Record& r = all.back();
+  r.problem += " blocks64x64x4", r.pattern = "random density=0.5", r.shown_blocks = 8, r.active_blocks = 4;
+  r.density = 0.5;  // the whole takes 2 us
+  for (double& s : r.samples_ns) s *= 0.55;
+  r.median_ns = median(r.samples_ns);
+  EXPECT_EQ(judged("subject = \"cpu_forward\"\ndensity = 1.12\n", all).status, BarStatus::met);
+  const BarResult slow = judged("subject = \"cpu_forward\"\ndensity = 1.05\n", all);
+  EXPECT_EQ(slow.status, BarStatus::missed);
+  EXPECT_EQ(slow.rows, 1);
+  EXPECT_TRUE(has(slow.evidence.at(0), "cpu_forward 1.10 of density x the time of forward f32 b1 h8 q256"))
+      << slow.evidence[0];
+}
+
+TEST(Bars, a_floor_is_taken_off_both_times) {
+  std::vector<Record> all = run();  // 2 us against 3, 4 and 8
+  for (Record& r : all) r.floor_ns = 1e3;
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 1.9\n", all).status, BarStatus::missed);
+  const BarResult r = judged("over = \"peers\"\nratio = 1.9\nless_floor = true\n", all);
+  EXPECT_EQ(r.status, BarStatus::met);
+  EXPECT_EQ(r.sentence, "3 rows, least 2.00x, mean 3.48x");
+}
+
+TEST(Bars, unfused_attention_has_a_bound) {
+  std::vector<Record> all = run();
+  for (Record& r : all) r.ceiling_gflops = 1e6, r.copy_gbs = 3145.728;  // 12 x 8 x 256 x 256 bytes take 2 us
+  const std::string at_256 = "subject = \"cpu_forward\"\nrows = {len = 256}\n";
+  EXPECT_EQ(judged("unfused = 1.0\n" + at_256, all).status, BarStatus::met);
+  EXPECT_EQ(judged("unfused = 1.2\n" + at_256, all).status, BarStatus::missed);
+}
+
 TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
   std::string deep;
   for (int n = 0; n < 200000; ++n) deep += "a.";
@@ -108,6 +162,11 @@ TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
       {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\nrows = {len = []}\n", "len: the list is empty"},
       {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\ncount = 0\n", "count: accepted is a whole number above 0"},
       {"[[bar]]\nname = \"a\"\nratio = 1\nover = \"x\"\nshare = 2\n", "share is at most 1"},
+      {"[[bar]]\nname = \"a\"\nrate = 1\n", "a: has a rate and no 'of'"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nof = {x = \"y\"}\n", "a: has 'of' and no rate"},
+      {"[[bar]]\nname = \"a\"\nrate = 1\nof = \"x\"\n", "b.toml:4: of: accepted is a table of words"},
+      {"[[bar]]\nname = \"a\"\nratoi = 1\n", "did you mean ratio?"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nless_floor = true\n", "a: less_floor needs a ratio"},
       {"[[bar]\n", "b.toml:1: "},
       {"[[bar]]\nname = \"a\"\n" + deep + "b = 1\n", "b.toml:3: has more than 100 dots"},
       {"[" + deep + "b]\nc = 1\n", "b.toml:1: has more than 100 dots"},

@@ -55,7 +55,7 @@ struct File {
 TEST(Record, is_one_line_and_reads_back_whole) {
   const std::string line = to_json(example());
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  EXPECT_EQ(line.rfind("{\"attune_record\":3,", 0), 0u);
+  EXPECT_EQ(line.rfind("{\"attune_record\":4,", 0), 0u);
   Record again;
   ASSERT_EQ(from_json(line, again).message, "");
   EXPECT_EQ(to_json(again), line);
@@ -212,12 +212,32 @@ TEST(Record, without_samples_derives_nothing) {
   EXPECT_EQ(r.gflops, 0);
 }
 
+TEST(Record, a_command_line_is_kept_without_folders_of_a_user) {
+  EXPECT_EQ(command_text({"/home/alice/build/attune", "bench", "--len", "512-8192*2", "--out", "/home/alice/a.jsonl"}),
+            "attune bench --len '512-8192*2' --out a.jsonl");
+  EXPECT_EQ(command_text({"attune", "bench", "forward f32 b1 h8/2 q1 k1 d64 full", "--peer=~/x.py:f,torch:sdpa"}),
+            "attune bench 'forward f32 b1 h8/2 q1 k1 d64 full' --peer=x.py:f,torch:sdpa");
+  EXPECT_EQ(command_text({"attune", "bench", "it's", "", "rel/a.toml"}), "attune bench 'it'\\''s' '' rel/a.toml");
+}
+
+TEST(Record, facts_that_are_not_there_are_null_and_stay_so) {
+  Record r, again;
+  r.provenance.os = "An OS", r.provenance.gpu_sms = 132;
+  const std::string line = to_json(r);
+  for (const char* part : {"\"cudnn\":null", "\"gpu_memory_bytes\":null", "\"os\":\"An OS\"", "\"gpu_sms\":132.0"})
+    EXPECT_NE(line.find(part), line.npos) << part << " in " << line;
+  ASSERT_TRUE(from_json(line, again).ok());
+  EXPECT_EQ(to_json(again), line);
+  r.version = 3;
+  EXPECT_EQ(to_json(r).find("gpu_sms"), std::string::npos) << "as version 3 wrote it";
+}
+
 TEST(Record, says_what_is_wrong_with_a_line) {
   Record r;
   EXPECT_EQ(from_json("{}", r).message, "record: field attune_record is missing");
-  EXPECT_EQ(from_json("{\"attune_record\":4}", r).message,
-            "record: written by a newer attune (record version 4, this one reads to 3): update");
-  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 3");
+  EXPECT_EQ(from_json("{\"attune_record\":5}", r).message,
+            "record: written by a newer attune (record version 5, this one reads to 4): update");
+  EXPECT_EQ(from_json("{\"attune_record\":0}", r).message, "record: version 0 is not one of 1 to 4");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"threads\":\"two\"}", r).message,
             "record: threads: a text is not a whole number from -2147483648 to 2147483647");
   for (const char* const number : {"4294967298", "1.5", "1e30", "true"}) {
@@ -276,8 +296,8 @@ TEST(RecordFile, reading_names_file_and_line_and_forgives_an_unfinished_end) {
 
 TEST(RecordFile, a_whole_line_that_cannot_be_read_is_no_unfinished_one) {
   File file;
-  const std::string newer = "{\"attune_record\":4}";
-  const std::string said = "record: written by a newer attune (record version 4, this one reads to 3): update";
+  const std::string newer = "{\"attune_record\":5}";
+  const std::string said = "record: written by a newer attune (record version 5, this one reads to 4): update";
   file.append(to_json(example()) + "\n" + newer);
   std::vector<Record> seen;
   EXPECT_EQ(read_records(file.path, seen).message, join(file.path, ":2: ", said));

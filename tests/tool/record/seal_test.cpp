@@ -27,7 +27,7 @@ TEST(Seal, is_the_digest_of_the_line_before_it) {
     EXPECT_NE(seal_of(" " + line), x.seal);
     EXPECT_EQ(seal_of(line + "}"), "");
   }
-  for (const char* const line : {"", "}", "{}", ",\"seal\":\"\"}", "{\"attune_record\":3}"})
+  for (const char* const line : {"", "}", "{}", ",\"seal\":\"\"}", "{\"attune_record\":4}"})
     EXPECT_EQ(seal_of(line), "");
 }
 
