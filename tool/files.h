@@ -16,8 +16,8 @@ Status replace_file(const std::string& path, const std::string& text, Before = B
 Status write_file(const std::string& path, const std::string& text);
 // Fails if a file to be written is also read, or is written twice. Empty names are ignored.
 Status are_apart(const std::vector<std::string>& written, const std::vector<std::string>& read);
-// Reads a whole text from a file or a pipe. A device, which may be endless, and a longer text are refused. Code::device:
-// the file is missing, or this user may not read it.
+// Reads a whole text from a file or a pipe. A device, which may be endless, and a longer text are refused.
+// Code::device: the file is missing, or this user may not read it.
 inline constexpr size_t kMostText = size_t(64) << 20, kMostRecords = size_t(1) << 30;  // bytes
 Status read_text(const std::string& path, std::string& out, size_t most);
 inline Status read_file(const std::string& path, std::string& out) { return read_text(path, out, kMostText); }

@@ -123,7 +123,8 @@ std::string to_text(const Changes& changes, bool colour) {
                               subject, "timing", setting, "before", "after", "times as fast", "verdict");
   for (const ChangedRow* r : by_weight(changes)) {
     const bool bad = r->change == Change::slower || r->change == Change::broken || r->change == Change::missing;
-    const std::string_view ink = !colour || !changes.counts(*r) ? "" : bad ? kRed : r->change == Change::faster ? kGreen : "";
+    const bool plain = !colour || !changes.counts(*r);
+    const std::string_view ink = plain ? "" : bad ? kRed : r->change == Change::faster ? kGreen : "";
     s += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>9}  {:>9}  {:<22}  {}{}{}{}\n", r->problem, problem, r->subject,
                      subject, r->setting, setting, time_text(r->before_ns), time_text(r->after_ns),
                      ratio_text(r->ratio), ink, verdict_text(changes, *r), ink.empty() ? "" : kPlain,

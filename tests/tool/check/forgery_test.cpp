@@ -64,8 +64,8 @@ std::vector<Forgery> loads() {
   add("load_on_fewer_cpus_than_threads", [](Record&, Load& l) { l.cpus = 1; });
   add("load_shorter_than_the_samples", [](Record&, Load& l) { l.seconds = 0.05; });
   add("load_without_work", [](Record& r, Load& l) { r.warm_up_s = 5, l.seconds = 6, l.used = 0; });
-  add("load_of_waiting_alone", [](Record& r, Load& l) { r.warm_up_s = 5, l.seconds = 6, l.used = 0.001, l.waited = 0.999; },
-      kPasses);
+  add("load_of_waiting_alone",
+      [](Record& r, Load& l) { r.warm_up_s = 5, l.seconds = 6, l.used = 0.001, l.waited = 0.999; }, kPasses);
   add("load_of_a_clock_of_terahertz", [](Record&, Load& l) { l.cpu_mhz = 3e6; });
   add("load_of_a_gpu", [](Record&, Load& l) { l.gpu_processes = 0; });
   return all;
@@ -525,7 +525,7 @@ TEST_F(Signed, the_commands_sign_and_check) {
   const Ran wrong =
       attune_says({"bench", bench[1], "--out", temporary("new.jsonl"), "--sign", temporary("signers")});
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_TRUE(has(wrong.err, "attune bench: --sign: the key '" + temporary("signers") + "' cannot sign: ")) << wrong.err;
+  EXPECT_TRUE(has(wrong.err, "attune bench: --sign: the key '" + temporary("signers") + "' cannot sign: "));
   const Ran no_key = attune_says({"bench", bench[1], "--out", temporary("new.jsonl"), "--sign", temporary("no_key")});
   EXPECT_EQ(no_key.code, 3);
   EXPECT_TRUE(has(no_key.err, "attune bench: --sign: the key '" + temporary("no_key") + "' cannot be read: "));

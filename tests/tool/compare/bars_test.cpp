@@ -175,9 +175,9 @@ TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
       {"[[bar]]\nname = \"a\"\ngbs = 1\n[bar.rows]\ndtype = [\"f32\",\n\"bf61\"]\n",
        "b.toml:6: dtype: 'bf61' is not one of f64, f32, f16, bf16, e4m3; did you mean 'bf16'? and their mixes"},
       {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {dtype = \"bf16/bf16/bf16\"}\n", "is written 'bf16' in a problem line"},
-      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {mask = \"casual\"}\n", "mask: 'casual' is not one of full, causal, window"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {mask = \"casual\"}\n", "mask: 'casual' is not one of full, causal"},
       {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {mask = \"casual\"}\n", "did you mean 'causal'?"},
-      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {timing = \"colt\"}\n", "timing: 'colt' is not one of cold, warm, graph"},
+      {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {timing = \"colt\"}\n", "timing: 'colt' is not one of cold, warm"},
       {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {variant = \"nsaa\"}\n", "variant: 'nsaa' is not a variant"},
   };
   for (const auto& [text, words] : all) {

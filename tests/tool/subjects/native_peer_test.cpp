@@ -134,7 +134,8 @@ TEST(NativePeer, earlier_rows_of_the_file_are_not_those_of_a_run_that_is_started
 }
 
 TEST(NativePeer, a_signal_ends_the_process_of_the_peers_too) {
-  Background run({"bench", "--len", "16,32", "--dtype", "f32", "--max-seconds", "60", "--peer", kLibrary + ":attention"});
+  Background run({"bench", "--len", "16,32", "--dtype", "f32", "--max-seconds", "60", "--peer",
+                  kLibrary + ":attention"});
   ASSERT_TRUE(comes([&] { return has(run.says(), "q16"); })) << run.says();
   EXPECT_EQ(run.ends(SIGTERM), 143);
   EXPECT_TRUE(has(run.says(), "interrupted after ")) << run.says();
