@@ -41,7 +41,8 @@ Json as_json(const Changes& changes, const CompareSettings& settings) {
   for (const ChangedRow& r : changes.rows)
     j["rows"].push_back({{"problem", r.problem}, {"subject", r.subject}, {"setting", r.setting},
                          {"peer", r.peer}, {"counts", changes.counts(r)}, {"verdict", name(r.change)},
-                         {"before_ns", r.before_ns}, {"after_ns", r.after_ns}, {"runs_before", r.runs_before}, {"runs_after", r.runs_after},
+                         {"before_ns", r.before_ns}, {"after_ns", r.after_ns},
+                         {"runs_before", r.runs_before}, {"runs_after", r.runs_after},
                          {"times_as_fast", ratio_json(r.ratio)}, {"in_cycles", ratio_json(r.cycles)},
                          {"margin", r.margin}, {"note", r.note}});
   return j;

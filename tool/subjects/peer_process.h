@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peers run code of others, which may end its process: os._exit, abort, a fault. So a run with peers is a process of its
-// own, and the command that the user started waits for it. If a peer ends it, the command notes which peer and in which
-// row, and starts the process again: rows that are done are kept, and that peer is a failed row. The two share the notes
-// and a file in memory with the records so far.
+// Peers run code of others, which may end its process: os._exit, abort, a fault. So a run with peers is a process of
+// its own, and the command that the user started waits for it. If a peer ends it, the command notes which peer and in
+// which row, and starts the process again: rows that are done are kept, and that peer is a failed row. The two share
+// the notes and a file in memory with the records so far.
 #pragma once
 #include <functional>
 #include <string>

@@ -118,8 +118,8 @@ Status has_one_unit(const YamlKey& key, const std::vector<Threshold>& thresholds
   for (const Threshold& t : thresholds)
     if (concerns(key, t)) (kind_of(t) == "window" ? of_windows : of_keys) = kind_of(t);
   if (of_windows.empty() || of_keys.empty()) return Status::good();
-  return Status::no("--key: ", key.path, "=", key.what, " mixes lengths (", of_keys, ") with keys of a window (window); "
-                    "accepted is a key for each, such as ", key.path, "=", of_keys);
+  return Status::no("--key: ", key.path, "=", key.what, " mixes lengths (", of_keys,
+                    ") with keys of a window (window); accepted is a key for each, such as ", key.path, "=", of_keys);
 }
 
 std::optional<int> value_of(const YamlKey& key, const std::vector<Threshold>& thresholds) {

@@ -41,7 +41,7 @@ struct YamlKey {
   std::string what{};  // full, causal, window, compressed or all
 };
 Status read_yaml_key(std::string_view word, YamlKey& out);
-// Fails if thresholds of this key are lengths of some problems and keys of a window of others: no value is valid for both.
+// Fails if thresholds of this key are lengths of some problems and keys of a window of others: no value fits both.
 Status has_one_unit(const YamlKey&, const std::vector<Threshold>&);
 // The value of a key: the largest threshold of its kinds of problems, so that it is valid for each; -1: one has none.
 // Nothing if no such row was measured. Windows count where several were measured.

@@ -10,8 +10,8 @@
 namespace attune {
 
 // Sets the scalar at a path of mapping keys, "runtime.fa2_min_len_win". A missing key is added to its parent if that is
-// a mapping in block style. A number replaces a number or nothing, not a text, and keeps its quotes. Errors begin with the path; `text` then
-// keeps its content.
+// a mapping in block style. A number replaces a number or nothing, not a text, and keeps its quotes. Errors begin with
+// the path; `text` then keeps its content.
 Status set_yaml(std::string& text, std::string_view path, std::string_view value);
 
 // The path of the only key with this name, anywhere in the mappings of a file; "" if there is none.

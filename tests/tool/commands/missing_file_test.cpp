@@ -75,7 +75,8 @@ TEST(MissingFile, a_file_with_wrong_content_is_code_1) {
   std::ofstream(wrong) << "{}\n";
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"verify", wrong}, {"compare", wrong, wrong}, {"report", wrong}, {"scaling", wrong},
-           {"cost", wrong, "--prices", wrong}, {"store", wrong, "--db", temporary("store.db")}, {"tune", wrong, "--out", temporary("out.tsv")}})
+           {"cost", wrong, "--prices", wrong},
+           {"store", wrong, "--db", temporary("store.db")}, {"tune", wrong, "--out", temporary("out.tsv")}})
     EXPECT_EQ(attune_says(words).code, 1) << words[0];
 }
 
