@@ -152,26 +152,23 @@ class Math(Masked):
                                                        enable_gqa=p.grouped())[0]
 
 
-# FlashAttention-2 as torch ships it. Windows and ALiBi go to the operator below SDPA's, whose tensors are [batch, seq,
-# head, dim]; its masks are aligned to the last key.
+# FlashAttention-2 as torch ships it, which is built without ALiBi. Windows go to the operator below SDPA's, whose
+# tensors are [batch, seq, head, dim]; its masks are aligned to the last key.
 class Flash(Way):
-    serves = frozenset(("window", "shifted", "alibi"))
+    serves = frozenset(("window", "shifted"))
 
     def check(self, p):
         p.below = bool(p.features)
         if not p.below:
             return
-        if "alibi" in p.features and not p.forward:
-            raise Refused("does not serve the backward of alibi")
         if p.q.shape[3] % 8 or p.v.shape[3] != p.q.shape[3]:
             raise Refused("serves %s with equal head dims that are multiples of 8" % ", ".join(p.features))
         left, right = p.window()
         p.options = {"scale": p.scale, "window_size_left": left, "window_size_right": right}
-        p.slopes_given = {"alibi_slopes": p.slopes().contiguous()} if "alibi" in p.features else {}
 
     def call(self, p, q, k, v):
         return aten._flash_attention_forward(*(x.transpose(1, 2) for x in (q, k, v)), None, None, p.len_q, p.len_k, 0.0,
-                                             p.causal, False, **p.options, **p.slopes_given)
+                                             p.causal, False, **p.options)
 
     def attend(self, p, q, k, v):
         if p.below:

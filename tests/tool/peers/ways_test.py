@@ -117,11 +117,9 @@ class Fa3(unittest.TestCase):
 # torch's operator below SDPA's: masks aligned to the last key, -1 for no limit.
 class Below:
     @staticmethod
-    def attend(q, k, v, causal, scale, left, right, alibi_slopes=None):
+    def attend(q, k, v, causal, scale, left, right):
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
         ahead = torch.arange(k.shape[1])[None, :] - torch.arange(q.shape[1])[:, None] - (k.shape[1] - q.shape[1])
-        if alibi_slopes is not None:
-            scores = scores - alibi_slopes[None, :, None, None] * ahead.abs()
         hidden = ahead > (0 if causal else right if right >= 0 else k.shape[1])
         if left >= 0:
             hidden |= ahead < -left
@@ -129,8 +127,8 @@ class Below:
         return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v), scores.logsumexp(-1)
 
     def _flash_attention_forward(self, q, k, v, cu_q, cu_k, most_q, most_k, dropout, causal, debug, *, scale,
-                                 window_size_left, window_size_right, alibi_slopes=None):
-        out, lse = self.attend(q, k, v, causal, scale, window_size_left, window_size_right, alibi_slopes)
+                                 window_size_left, window_size_right):
+        out, lse = self.attend(q, k, v, causal, scale, window_size_left, window_size_right)
         return out, lse, torch.zeros(2), torch.zeros(1), torch.zeros(0)
 
     def _flash_attention_backward(self, d_out, q, k, v, out, lse, cu_q, cu_k, most_q, most_k, dropout, causal, seed,
@@ -146,26 +144,17 @@ class Flash(unittest.TestCase):
         tensors = [torch.randn(2, 3, n, 8) for n in (5, 9, 9, 5)]
         way = ways.Flash()
         ahead = torch.arange(9)[None, :] - torch.arange(5)[:, None] - 4
-        slopes = torch.tensor([0.5, 0.25, 0.125])
-        for left, right, alibi in ((2, 0, False), (-1, 1, False), (3, -1, False), (2, 1, True)):
+        for left, right in ((2, 0), (-1, 1), (3, -1), (2, 1)):
             problem = types.SimpleNamespace(
                 q=tensors[0], k=tensors[1], v=tensors[2], d_out=tensors[3], len_q=5, len_k=9, scale=0.3, causal=False,
-                features=["window", "shifted"] + ["alibi"] * alibi, forward=True, window=lambda: (left, right),
-                slopes=lambda: slopes)
+                features=["window", "shifted"], window=lambda: (left, right))
             kept = (ahead >= (-left if left >= 0 else -99)) & (ahead <= (right if right >= 0 else 99))
             added = torch.zeros(5, 9).masked_fill(~kept, -torch.inf)
-            if alibi:
-                added = added - slopes[:, None, None] * ahead.abs()
             leaves = [x.clone().requires_grad_() for x in tensors[:3]]
             want = torch.nn.functional.scaled_dot_product_attention(*leaves, attn_mask=added, scale=0.3)
             with mock.patch.object(ways, "aten", Below()):
                 way.check(problem)
                 torch.testing.assert_close(way.attend(problem, *tensors[:3]), want.detach())
-                problem.forward = False
-                if alibi:
-                    with self.assertRaisesRegex(problems.Refused, "backward of alibi"):
-                        way.check(problem)
-                    continue
                 got = way.backward(problem)()
             for one, grad in zip(got, torch.autograd.grad(want, leaves, tensors[3]), strict=True):
                 torch.testing.assert_close(one, grad)
