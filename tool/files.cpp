@@ -53,7 +53,7 @@ Status replace_file(const std::string& given, const std::string& text, Before ke
   if (fs::exists(path, error)) {
     if (Status s = read_text(path, old, kMostRecords); !s.ok()) return s;
     std::string as = path + ".before";
-    for (int n = 2; keep == Before::each && fs::exists(fs::symlink_status(as, error)); ++n) {
+    for (int n = 2; keep == Before::each && fs::symlink_status(as, error).type() != fs::file_type::not_found; ++n) {
       std::string kept;
       if (read_text(as, kept, kMostRecords).ok() && kept == old) break;  // it is kept already
       if (n > kMostBefore) return Status::no(path, ": ", kMostBefore, " old files are kept as ", path, ".before.N; "

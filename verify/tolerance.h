@@ -3,12 +3,12 @@
 //
 // A result may be as wrong as a naive computation in the same precision, times a small factor: Dao's rule (the tests of
 // FlashAttention). The naive computation is the golden one on *shaken* inputs (World::shaken). Values that it keeps in
-// a low-precision dtype (P in a forward, P and dS in a backward) are modelled by moving the values, d_out and d_lse by
-// up to one rounding of that dtype. Where the golden result cancels whatever the inputs, dP, D and dS themselves are
-// rounded (reference/naive.h). Its f32 arithmetic is modelled by moving q and k by a few roundings of f32. This
-// needs no second implementation that could share a kernel's mistakes, and it covers every option and both passes. If
-// f32 may be multiplied as tf32, inputs move by one rounding of tf32, 2^-11. tf32x3 is held to the rule of f32: two
-// tf32 numbers keep 22 of its 24 bits, which is within the few roundings allowed.
+// a low-precision dtype (P in a forward, P and dS in a backward) are modelled by moving d_out and d_lse, and in a
+// forward the values, by up to one rounding of that dtype. Where the golden result cancels whatever the inputs, dP, D
+// and dS themselves are rounded (reference/naive.h). Its f32 arithmetic is modelled by moving q and k by a few
+// roundings of f32. This needs no second implementation that could share a kernel's mistakes, and it covers every
+// option and both passes. If f32 may be multiplied as tf32, inputs move by one rounding of tf32, 2^-11. tf32x3 is held
+// to the rule of f32: two tf32 numbers keep 22 of its 24 bits, which is within the few roundings allowed.
 //
 //   max error   <=  3 * naive max error   +  floor,   floor = 2 roundings of the output's dtype at its largest value
 //   mean error  <=  3 * naive mean error  +  floor,   floor = 2 roundings of the output's dtype at its mean value

@@ -107,7 +107,7 @@ void factory() {
   const attune::Made module = attune::make("multihead_auto", {.len = 32, .heads = 2, .dim = 16});
   expect(module.is_module() && module.name() == "multihead_dense", module.name());
   expect(module.module().text() == "multihead f32 b1 s32 e32 h2 norm=1 | full", module.module().text());
-  expect(module.why().find("plain attention is exact") != std::string::npos, module.why());
+  expect(module.why().find("so attention is exact") != std::string::npos, module.why());
   const attune::Made sparse = attune::make("block_sparse", {.len = 512, .density = 0.1f});
   expect(sparse.pattern() == "random density=0.1 seed=0", sparse.pattern());
   refused([] { attune::make("dilated", {.heads = -1}); }, "make: heads = -1 is below 1");

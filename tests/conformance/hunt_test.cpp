@@ -138,7 +138,7 @@ TEST(Hunt, a_run_that_hangs_is_found_and_the_hunt_goes_on) {
     return right(plan, a);
   });
   Hunt asked = quick_hunt(b, 3);
-  asked.launch_seconds = 5, asked.shrink_seconds = 2;
+  asked.launch_seconds = 3, asked.shrink_seconds = 1;
   const Hunted all = hunt(asked);
   ASSERT_FALSE(all.findings.empty());
   EXPECT_EQ(all.cases, 3u);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of sm90/backward/kernel.h on the emulator, compared with attention in double at many schedules. Covers
-// transposed tiles, persistent CTAs that prepare later heads, and head splits with the kernel that combines dK and dV.
-// Each kernel runs in one dtype, which changes none of its steps.
+// The kernels of sm90/backward/kernel.h on the emulator, compared with attention in double, each case at one schedule;
+// the matrix test has all of them. Covers transposed tiles, persistent CTAs that prepare later heads, and head splits
+// with the kernel that combines dK and dV. Each kernel runs in one dtype, which changes none of its steps.
 #include "tests/emulated/backward_problem.h"
 
 namespace attune::sm90 {

@@ -32,7 +32,7 @@ TEST(Folders, of_the_user_that_cannot_be_looked_into) {
   EXPECT_EQ(tune.code, 1);
   EXPECT_EQ(tune.err, join("attune tune: '", in, "test-cpu.tsv' ", kWhy));
   const Ran compare = attune_says({"compare", good(), "--baseline", "main"}, home);
-  EXPECT_EQ(compare.code, 1);
+  EXPECT_EQ(compare.code, 3);
   EXPECT_EQ(compare.err, join("attune compare: records: '", in, "baselines/main.jsonl' ", kWhy));
 }
 

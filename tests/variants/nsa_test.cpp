@@ -260,11 +260,15 @@ TEST(Nsa, compressed_keys_that_are_too_few_for_the_tokens_are_refused) {
     };
     EXPECT_EQ(said(Role::used_k, 41), "used_k of sequence 1: 41 is not in 0 ... 40") << line;
     EXPECT_EQ(said(Role::used_k, -1), "used_k of sequence 1: -1 is not in 0 ... 40") << line;
-    EXPECT_EQ(said(Role::cache_index, 9), join("cache_index of sequence 1: 9 is not one of the ",
-                                              out.args[Role::k].extent.batch, " rows of k")) << line;
+    int32_t rows[] = {0, 9};
     Args few = out.args;
+    few[Role::cache_index] = few[Role::used_k];
+    few[Role::cache_index].data = rows, few[Role::cache_index].stride.batch = 1;
+    EXPECT_EQ(check_values(c.problem, few).message, join("cache_index of sequence 1: 9 is not one of the ",
+                                                         few[Role::k].extent.batch, " rows of k")) << line;
+    rows[1] = 1;
     few[Role::k].extent.seq = 3;
-    store(few[Role::used_k], 1, 0, 0, 0, 24);
+    store(few[Role::used_k], 0, 0, 0, 0, 8), store(few[Role::used_k], 1, 0, 0, 0, 24);
     EXPECT_EQ(check_values(c.problem, few).message,
               "used_k of sequence 1: 24 tokens give 5 compressed keys, and k has room for 3") << line;
   }

@@ -6,7 +6,7 @@
 
 namespace attune {
 
-enum class NsaStep : int {
+enum class NsaStep : int {  // in the order of plans; nsa.cpp has the order of a run
   compress_k, compress_v,  // raw streams to compressed ones; also in a backward, because they are not kept
   compressed,              // attention to compressed tokens
   select,                  // selection of blocks
@@ -15,7 +15,7 @@ enum class NsaStep : int {
   gate,
   reads,                   // the counter
   gate_backward,
-  selected_backward,       // runs first and overwrites dq, so it need not support accumulation
+  selected_backward,       // first of the branches: overwrites dq, so it need not support accumulation
   window_backward, compressed_backward,
   compress_k_backward, compress_v_backward,
   count

@@ -171,7 +171,7 @@ TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
       {"[[bar]]\nname = \"a\"\n" + deep + "b = 1\n", "b.toml:3: has more than 100 dots"},
       {"[" + deep + "b]\nc = 1\n", "b.toml:1: has more than 100 dots"},
       {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {pass = \"forwrad\"}\n",
-       "b.toml:4: pass: 'forwrad' is not one of forward, backward; did you mean 'forward'?"},
+       "b.toml:4: pass: 'forwrad' is not one of forward, backward, train; did you mean 'forward'?"},
       {"[[bar]]\nname = \"a\"\ngbs = 1\n[bar.rows]\ndtype = [\"f32\",\n\"bf61\"]\n",
        "b.toml:6: dtype: 'bf61' is not one of f64, f32, f16, bf16, e4m3; did you mean 'bf16'? and their mixes"},
       {"[[bar]]\nname = \"a\"\ngbs = 1\nrows = {dtype = \"bf16/bf16/bf16\"}\n", "is written 'bf16' in a problem line"},
