@@ -171,13 +171,15 @@ int World::length(int bound, int n) {
 
 void World::draw_lengths() {
   const Problem& p = problem;
+  const bool counts_rows_of_k = declared(p, {}).lengths_of_k;
   const int first = random_.below(6);
   for (int b = 0; b < p.batch; ++b) {
     cu_q_.push_back(cu_q_.back() + length(p.len_q, first + b));
     cu_k_.push_back(cu_k_.back() + length(p.len_k, first + 2 * b + 1));
     // In a packed sequence, padding and unused keys are part of its length; a cache has room beyond the bound.
-    const int own = cu_k_[size_t(b) + 1] - cu_k_[size_t(b)];
     const bool ragged = p.keys == KeySource::ragged;
+    const std::vector<int32_t>& rows = ragged && !counts_rows_of_k ? cu_q_ : cu_k_;
+    const int own = rows[size_t(b) + 1] - rows[size_t(b)];
     const int most_pad = std::min(kMostPad, ragged ? own : kMostPad);
     left_pad_.push_back(variation.cache && takes(p, Role::left_pad) ? random_.below(most_pad + 1) : 0);
     used_k_.push_back(ragged ? left_pad_.back() + random_.below(own - left_pad_.back() + 1)
@@ -425,10 +427,9 @@ Args World::forward_result() {
 // A branch of dilated attention whose output is scaled takes D from the output of all, rounded to its dtype.
 NaiveRounding World::naive_rounding_of(uint32_t seed) const {
   const std::string_view variant = word(problem.variant);
-  const bool branches = variant == "nsa" || variant == "dilated";
   if (problem.pass != Pass::backward) return {};
   const bool shared = variant == "nsa" || variant == "adaptive" || args.given(Role::bias);
-  return {.sums = branches || shared ? work_shake(problem) : 0,
+  return {.sums = work_shake(problem),
           .outs = variant == "dilated" ? rounding_of(problem.dtype.out) : 0,
           .scores = shared ? largest_shake() : 0,
           .least = problem.dtype.kv == DType::f16 ? 0x1p-25 : 0,  // half of its smallest number

@@ -15,9 +15,8 @@
 namespace attune::reference_detail {
 namespace {
 
-// The root of the sum of a dot product's squared terms, up to a factor of about one.
-double size_of_terms(const Tensor& x, Place at, int64_t head, const Tensor& y, Place there, int64_t y_head, int dim) {
-  return std::sqrt(dot(x, at, head, x, at, head, dim) * dot(y, there, y_head, y, there, y_head, dim) / dim);
+double size_of_row(const Tensor& x, Place at, int64_t head, int dim) {
+  return std::sqrt(dot(x, at, head, x, at, head, dim));
 }
 
 // A gradient under summation: the elements of a tensor, in double.
@@ -59,6 +58,10 @@ struct Sum {
 struct Gradients {
   Sum dk, dv, d_bias, d_sinks;
   std::vector<double> dq;  // for one query
+  // For naive_sum: the size of the query's row of d_out over the root of its length, and of the rows of v of a sequence
+  // and head. A product of two is the root of the sum of a dot product's squared terms, up to a factor of about one.
+  double size_of_d_out = 0, root_of_dim = 1;
+  std::vector<double> size_of_v;
 
   Gradients(const Problem& p, const Args& a)
       : Gradients(a, p.has(Option::accumulate)) {
@@ -74,8 +77,8 @@ struct Gradients {
     const int64_t hk = one.kv_head(h);
     const double product = one.product(h, i, j), keep = one.keep(h, i, j);
     const double P = weight_given(lse, one.logit(product, h, i, j));
-    const auto terms = [&] { return size_of_terms(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v); };
-    const double dP = keep * naive_sum(dot(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v), terms);
+    const double dP = keep * naive_sum(dot(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v),
+                                       [&] { return size_of_d_out * size_of_v[size_t(j)]; });
     const double d_logit = P * (dP - D);
     const double d_dot = naive_operand(d_logit * one.logit_slope(product)) * one.scale;
     if (dv) add_row(dv.row(k, hk), naive_operand(keep * P), a[Role::d_out], q, h, one.p.dim_v);
@@ -83,6 +86,13 @@ struct Gradients {
     if (d_bias && one.p.has(Option::block_bias)) d_bias.at(0, 0, 0, one.entry(h, i, j)) += naive_score(d_logit);
     else if (d_bias) d_bias.broadcast_at(one.b, i, h, j) += naive_score(d_logit);
     add_row(dq.data(), d_dot, a[Role::k], k, hk, one.p.dim_qk);
+  }
+
+  void take_head(const Definition& one, int64_t h) {
+    root_of_dim = std::sqrt(double(one.p.dim_v));
+    size_of_v.assign(naive_rounding.sums != 0 ? size_t(one.len_k) : 0, 0.0);
+    for (size_t j = 0; j < size_of_v.size(); ++j)
+      size_of_v[j] = size_of_row(one.a[Role::v], one.key(int64_t(j)), one.kv_head(h), one.p.dim_v);
   }
 
   void add_query(const Definition& one, int64_t h, int64_t i) {
@@ -93,8 +103,9 @@ struct Gradients {
     if (one.p.has(Option::accumulate) && a.given(Role::dq)) add_row(dq.data(), 1, a[Role::dq], at, h, one.p.dim_qk);
     if (lse != -INFINITY) {  // a row that sees no key has no gradient
       double D = a.given(Role::d_lse) ? -load(a[Role::d_lse], at.batch, at.seq, h, 0) : 0;
+      if (naive_rounding.sums != 0) size_of_d_out = size_of_row(a[Role::d_out], at, h, one.p.dim_v) / root_of_dim;
       D += naive_sum(dot(a[Role::d_out], at, h, a[Role::out], at, h, one.p.dim_v),
-                     [&] { return size_of_terms(a[Role::d_out], at, h, a[Role::out], at, h, one.p.dim_v); });
+                     [&] { return size_of_d_out * size_of_row(a[Role::out], at, h, one.p.dim_v); });
       if (d_sinks) d_sinks.at(0, 0, h, 0) -= std::exp(load(a[Role::sinks], 0, 0, h, 0) - lse) * D;
       for (int64_t j = 0; j < one.len_k; ++j)
         if (one.sees(h, i, j)) add_pair(one, h, i, j, lse, D);
@@ -110,8 +121,10 @@ Status run_backward(const Problem& p, const Args& a) {
   Gradients gradients(p, a);
   for (int64_t b = 0; b < p.batch; ++b) {
     const Definition one(p, a, b);
-    for (int64_t h = 0; h < p.heads_q; ++h)
+    for (int64_t h = 0; h < p.heads_q; ++h) {
+      gradients.take_head(one, h);
       for (int64_t i = 0; i < one.len_q; ++i) gradients.add_query(one, h, i);
+    }
   }
   for (Sum* sum : {&gradients.dk, &gradients.dv, &gradients.d_bias, &gradients.d_sinks}) sum->write();
   return Status::good();

@@ -277,14 +277,16 @@ TEST(parity, verdicts) {
   EXPECT_EQ(judge(shaken, {1.0035, -2, 0.5, 0}, {}).verdict, Verdict::fail);
 }
 
-// Hunts drew these. The first two have gradients that are all cancellation, since their rows see one key; the third has
-// weights below the normal numbers of f16.
+// Hunts drew these. All but the last have gradients that are all cancellation, since their rows see one key; the last
+// has weights below the normal numbers of f16.
 TEST(parity, what_a_naive_computation_rounds_is_no_failure_and_a_wrong_D_is_one) {
   const struct { const char *backend, *line; } all[] = {
       {"dilated", "backward f16 b3 h6/3 q50 k50 d128/16 causal : dilated mode=headgroup norm=divide rates=2,4,4 "
                   "segments=16,92,16 | seed=68354 drawn cache d_lse"},
       {"cpu_backward", "backward bf16 b1 h1 q513 k191 d256 window3,0@top_left blocks48x32x66 block_bias | seed=1024968 "
                        "odd bhsd cache d_lse"},
+      {"cpu_backward", "backward f32 b1 h1 q24 k129 d248/8 causal blocks128x128x1 | seed=148767 odd pad=16 shared "
+                       "used_q"},
       {"adaptive", "backward f16/f16/f16/f32 b3 h4/1 q67 k67 d16 causal sink : adaptive block=16 density=0.3 hidden=8 "
                    "noise=gumbel | seed=713168 pad=0 d_lse"},
   };

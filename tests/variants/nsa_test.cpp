@@ -285,6 +285,9 @@ TEST(Nsa, lengths_of_packed_queries_and_compressed_keys_fit_or_are_refused) {
   const int tokens = out.args.integer(Role::used_k, 0, 0);
   EXPECT_GT(tokens, out.args[Role::q].extent.seq);
   EXPECT_GE(out.args[Role::k].extent.seq, tokens);
+  Trial drawn_again(case_of("forward bf16 b1 h2/1 q189 k189 d8 causal ragged : select d=4 l=16 n=4 s=8 | seed=710581 "
+                            "drawn pad=16 cache used_q"));
+  EXPECT_EQ(drawn_again.prepare().message, "");
   const Case refused = case_of(
       "backward bf16 b2 h2 q400 k400 d8 causal : nsa d=2 gate=sigmoid l=2 n=5 phi=conv s=16 w=20 | seed=181024 drawn "
       "pad=3 cu_q");
