@@ -65,15 +65,6 @@ RingRun::RingRun(Plan plan, const Args& whole, const std::vector<Role>& outputs,
   }
 }
 
-RingRun::~RingRun() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  begin_.notify_all();
-  for (std::thread& t : threads_) t.join();
-}
-
 Status RingRun::open_gpu() {
   const int index = plan_.device.index;
   if (Status s = begun_.open(index); !s.ok()) return s;
@@ -102,10 +93,12 @@ Status RingRun::open() {
     rank.args.communicator = rank.comm.get();
   }
   try {
-    for (Rank& rank : ranks_) threads_.emplace_back([this, &rank] { serve(rank); });
+    team_.emplace(ranks_.size(), [this](size_t n) {
+      Rank& rank = *std::next(ranks_.begin(), ptrdiff_t(n));
+      return rank.comm->fail(work(rank));  // a failure must reach the others, or they would wait
+    });
   } catch (const std::system_error& e) {
-    return Status::no("ring: ", shards_.ranks, " ranks need one thread each, but only ", threads_.size(),
-                      " could be started: ", e.what());
+    return Status::no("ring: ", shards_.ranks, " ranks need one thread each, and not all can be started: ", e.what());
   }
   return Status::good();
 }
@@ -120,29 +113,10 @@ Status RingRun::work(Rank& rank) {
   return rank.end.set(stream);
 }
 
-void RingRun::serve(Rank& rank) {
-  uint64_t done = 0;
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    begin_.wait(lock, [&] { return stop_ || round_ != done; });
-    if (stop_) return;
-    done = round_;
-    lock.unlock();
-    rank.status = rank.comm->fail(work(rank));  // a failure must reach the others, or they would wait
-    lock.lock();
-    if (--busy_ == 0) end_.notify_one();
-  }
-}
-
 bool RingRun::run() {
   if (!status_.ok()) return false;  // a broken group stays broken
   if (gpu() && !(status_ = begun_.set(stream_)).ok()) return false;
-  std::unique_lock lock(mutex_);
-  ++round_, busy_ = ranks_.size();
-  begin_.notify_all();
-  end_.wait(lock, [&] { return busy_ == 0; });
-  for (const Rank& rank : ranks_)
-    if (!rank.status.ok() && status_.ok()) status_ = rank.status;
+  status_ = team_->run();
   for (const Rank& rank : ranks_)
     if (gpu() && status_.ok()) status_ = rank.end.before(stream_);
   return status_.ok();

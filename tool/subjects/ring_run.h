@@ -4,16 +4,15 @@
 // device with one stream each: a call only enqueues, after the timer's stream, which continues when all ranks are done.
 // The time shows the cost of the exchange, not how several GPUs scale.
 #pragma once
-#include <condition_variable>
 #include <list>
-#include <mutex>
-#include <thread>
+#include <optional>
 
 #include "core/variant/ring.h"
 #include "machine/cuda/copies.h"
 #include "machine/cuda/runtime.h"
 #include "plan/backend.h"
 #include "tool/timing/device_timer.h"
+#include "tool/subjects/team.h"
 #include "tool/subjects/workload.h"
 #include "transport/communicator.h"
 
@@ -33,7 +32,6 @@ class RingRun {
   // a GPU, `there` holds its tensors and `stream` is the timed stream. Throws std::bad_alloc.
   RingRun(Plan plan, const Args& whole, const std::vector<Role>& outputs, Layout, const Args* there = nullptr,
           Stream stream = nullptr);
-  ~RingRun();
   RingRun(const RingRun&) = delete;
   RingRun& operator=(const RingRun&) = delete;
 
@@ -55,12 +53,10 @@ class RingRun {
     cuda::OwnStream stream{};
     cuda::Mark end{};
     std::unique_ptr<Communicator> comm{};
-    Status status{};
   };
   bool gpu() const { return plan_.device.kind == DeviceKind::cuda; }
   Status open_gpu();
   Status work(Rank&);
-  void serve(Rank&);
   template <class F>
   void each_row(int rank, Role, F f) const;  // f(row of the whole, row of the rank, bytes)
 
@@ -71,14 +67,8 @@ class RingRun {
   cuda::Mark begun_{};                      // position of the timed stream at the beginning of a call
   std::vector<Role> inputs_{}, outputs_{};  // roles that are sharded
   std::list<Rank> ranks_{};
-  std::vector<std::thread> threads_{};
   Status status_{};
-
-  std::mutex mutex_{};
-  std::condition_variable begin_{}, end_{};
-  uint64_t round_ = 0;
-  size_t busy_ = 0;
-  bool stop_ = false;
+  std::optional<Team> team_{};              // ends before what its threads use
 };
 
 }  // namespace attune

@@ -15,16 +15,14 @@ namespace attune {
 class Team {
  public:
   Team(size_t count, std::function<Status(size_t)> work) : work_(std::move(work)), results_(count) {
-    for (size_t n = 0; n < count; ++n) threads_.emplace_back([this, n] { serve(n); });
-  }
-  ~Team() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
+    try {
+      for (size_t n = 0; n < count; ++n) threads_.emplace_back([this, n] { serve(n); });
+    } catch (...) {
+      stop();
+      throw;  // std::system_error: not so many threads can be started
     }
-    begin_.notify_all();
-    for (std::thread& t : threads_) t.join();
   }
+  ~Team() { stop(); }
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
@@ -39,6 +37,14 @@ class Team {
   }
 
  private:
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    begin_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
   void serve(size_t n) {
     uint64_t done = 0;
     std::unique_lock lock(mutex_);
