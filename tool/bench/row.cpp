@@ -304,7 +304,7 @@ struct RowRun {
   // Negates an input in place, q in a forward and d_out in a backward, so that every result changes. The sign is the
   // highest bit of every floating-point type.
   Status negate_input() {
-    // Of a training row q, so that a stale result of the forward shows as well.
+    // The q of a training row, so that a stale result of the forward shows as well.
     const Role role = problem.pass == Pass::forward || train ? Role::q : Role::d_out;
     const Tensor& t = work->args[role];
     const int size = size_of(t.dtype);

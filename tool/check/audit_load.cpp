@@ -8,7 +8,8 @@ namespace {
 constexpr double kRoom = 0.05;     // of a share: counters of the system are read one after the other
 constexpr double kTick = 0.02;     // s; the system counts in ticks of 10 ms, at both ends
 constexpr double kMostMhz = 20000;
-constexpr double kLeastOwn = 0.1;  // share of the samples' time that shows as CPU time of the process, if nobody waited
+// Share of the samples' time that shows as CPU time of the process, unless it waited.
+constexpr double kLeastOwn = 0.1;
 
 struct Loaded : Reporter {
   const Load& l = r.load;

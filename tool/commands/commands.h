@@ -30,7 +30,8 @@ struct Context {
   int exit_code = kOk;    // exit code of the program; set by fail()
 };
 
-// Of a failure to read a file: kMachine if it is missing or may not be read, kFailed if its content is wrong.
+// The exit code where a file cannot be read: kMachine if it is missing or may not be read, kFailed if its content is
+// wrong.
 inline Exit exit_of_read(const Status& s) { return s.code == Code::device ? kMachine : kFailed; }
 
 // Prints one sentence to stderr and sets the exit code. The first failure decides the code.

@@ -119,7 +119,7 @@ def host(names, library, argv):
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", message=".*NumPy.*")
-    sys.stdout = sys.stderr  # what a peer prints is no part of the answer, which the tool writes itself
+    sys.stdout = sys.stderr  # a peer's prints do not belong to the answer, which the tool writes itself
     code = host(sys.argv[1].split(","), sys.argv[2], sys.argv[3:])
     sys.stdout.flush()
     if code > 128:  # as main.cpp: a shell ends its loop only if the program was ended by the signal

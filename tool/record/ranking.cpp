@@ -102,7 +102,7 @@ struct Groups {
   std::map<std::string, size_t> base{};
 };
 
-bool is_slow(const Record& r) {  // runs only by name, so it is no choice of anyone
+bool is_slow(const Record& r) {  // runs only by name, so the planner never chooses it
   const Backend* const b = find_backend(r.subject);
   return b && b->only_by_name;
 }

@@ -119,7 +119,7 @@ TEST(ModuleRun, modules_over_ranks_are_compared_and_timed) {
                 .flops, module_cost(row_of("forward multihead f16 b2 s40 e32 h4 | causal")).flops);
 }
 
-// Of native sparse attention the first n blocks of s tokens are compared: later queries select by scores.
+// The first n blocks of s tokens are compared, for native sparse attention: later queries select by scores.
 TEST(ModuleRun, what_cannot_be_compared_in_f32_is_unchecked_or_left_out) {
   const auto exact = [](const char* line) {
     ModuleRun run;
