@@ -3,6 +3,7 @@
 // one sentence on stderr that ends with the help command to run. CLI11's own wording is kept if it is clear.
 #include "tool/cli.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +12,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <string>
 
 #include "build_info.h"
@@ -18,6 +20,7 @@
 #include "core/status.h"
 #include "tool/commands/commands.h"
 #include "tool/record/provenance.h"
+#include "tool/table.h"
 #include "tool/terminal.h"
 
 namespace attune {
@@ -91,6 +94,42 @@ std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
   return text;
 }
 
+// CLI11's own text beside an option, without the lists of options that it needs or excludes: an error names them.
+class HelpFormat : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";
+    std::string text = option->get_type_name().empty() ? "" : " " + option->get_type_name();
+    text = text.substr(0, text.find(':'));  // not the check behind it, such as ":INT in [1 - 9]"
+    if (!option->get_default_str().empty()) text += "=" + option->get_default_str();
+    if (option->get_expected_max() == CLI::detail::expected_max_vector_size) text += " ...";
+    return option->get_required() ? text + " (required)" : text;
+  }
+};
+
+// The help, with its paragraphs broken anew to this width. A command that does not fit continues behind a backslash.
+std::string help_text(const std::string& help, int width) {
+  std::vector<std::string> lines(1);
+  for (const char c : help) {
+    if (c != '\n') lines.back() += c;
+    else lines.emplace_back();
+  }
+  std::string out;
+  for (size_t n = 0; n < lines.size(); ++n) {
+    std::string line = lines[n];
+    const auto is_prose = [](const std::string& s) { return !s.empty() && s[0] != ' '; };
+    while (is_prose(line) && lines[n].size() > 90 && n + 1 < lines.size() && is_prose(lines[n + 1]))
+      line += " " + lines[++n];
+    std::string text = wrapped(line, width);
+    if (line.starts_with("  attune ") && text != line) {
+      text = wrapped(line, width - 4);
+      for (size_t at = 0; (at = text.find('\n', at)) != text.npos; at += 5) text.replace(at, 1, " \\\n  ");
+    }
+    out += text + (n + 1 < lines.size() ? "\n" : "");
+  }
+  return out;
+}
+
 int parse_and_run(CLI::App& app, Context& context, std::vector<std::string> words) {
   const auto usage = [&](std::string_view who, std::string_view what) {
     std::fflush(stdout);
@@ -105,13 +144,18 @@ int parse_and_run(CLI::App& app, Context& context, std::vector<std::string> word
                                 did_you_mean(first, command_names(app))));
   if (const std::string word = without_value(words); !word.empty())
     return usage(first.starts_with('-') ? "attune" : join("attune ", first), join("'", word, "' has no value"));
+  const auto for_programs = [](const std::string& w) { return w == "--json" || w.starts_with("--format"); };
+  if (first == "completion" || std::any_of(words.begin(), words.end(), for_programs)) keep_lines_whole();
   try {
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     app.parse(std::move(words));
     if (app.get_subcommands().empty())
       return usage("attune", join("no command given; the commands are ", commands_text(app)));
   } catch (const CLI::Success& asked) {  // --help, --version
-    app.exit(asked);
+    std::ostringstream out;
+    app.exit(asked, out, out);
+    const int width = terminal_width(STDOUT_FILENO);
+    fmt::print("{}", help_text(out.str(), width ? width : 120));
   } catch (const CLI::ParseError& error) {
     return usage(called(app), sentence(app, error));
   } catch (const std::bad_alloc&) {
@@ -225,6 +269,7 @@ void add_commands(CLI::App& app, Context& context) {
   app.description("Attention, tuned to your machine: inspect the machine, plan, check and measure attention.");
   app.set_version_flag("-V,--version", join("attune ", build::kVersion), "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
+  app.formatter(std::make_shared<HelpFormat>());
   app.get_formatter()->column_width(32);
   app.require_subcommand(0, 1);  // parse_and_run() reports a missing command
   app.footer(

@@ -5,8 +5,11 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+
+#include "tool/table.h"
 
 namespace attune {
 namespace {
@@ -33,7 +36,11 @@ std::string_view sequence(char mark) {
   }
 }
 
+bool whole_lines = false;
+
 }  // namespace
+
+void keep_lines_whole() { whole_lines = true; }
 
 std::string Shown::next(std::string_view piece) {
   constexpr unsigned char kMark = 0xFE;
@@ -83,7 +90,12 @@ std::string shown(std::string_view text) {
 ssize_t ShownOutput::write(void* stream, const char* data, size_t size) {
   auto& to = *static_cast<Stream*>(stream);
   try {
-    const std::string text = to.shown.next({data, size});
+    const std::string_view all(data, size);
+    // The rest of a line that an earlier write began is not broken: what is before it is not known here.
+    const size_t first = to.begun ? std::min(all.find('\n'), size - 1) + 1 : 0;
+    const int width = whole_lines ? 0 : to.width;
+    const std::string text = to.shown.next(std::string(all.substr(0, first)) + wrapped(all.substr(first), width));
+    to.begun = size ? all.back() != '\n' : to.begun;
     for (size_t at = 0; at < text.size();) {
       const ssize_t n = ::write(to.file, text.data() + at, text.size() - at);
       if (n > 0) at += size_t(n);
@@ -96,7 +108,8 @@ ssize_t ShownOutput::write(void* stream, const char* data, size_t size) {
 }
 
 ShownOutput::ShownOutput()
-    : streams_{{STDOUT_FILENO, Shown(isatty(STDOUT_FILENO) == 1)}, {STDERR_FILENO, Shown(isatty(STDERR_FILENO) == 1)}} {
+    : streams_{{STDOUT_FILENO, terminal_width(STDOUT_FILENO), Shown(isatty(STDOUT_FILENO) == 1)},
+               {STDERR_FILENO, terminal_width(STDERR_FILENO), Shown(isatty(STDERR_FILENO) == 1)}} {
   for (Stream& s : streams_) {
     FILE*& as = s.file == STDOUT_FILENO ? stdout : stderr;
     std::fflush(as);

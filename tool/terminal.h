@@ -29,7 +29,8 @@ class Shown {
   std::string begun_{};  // first bytes of a character or a mark
 };
 
-// While it lives, stdout and stderr pass through Shown. Code that is called prints as usual, with printf or fmt::print.
+// While it lives, stdout and stderr pass through Shown, and on a terminal lines are broken to its width. Code that is
+// called prints as usual, with printf or fmt::print.
 class ShownOutput {
  public:
   ShownOutput();
@@ -39,13 +40,17 @@ class ShownOutput {
 
  private:
   struct Stream {
-    int file;
+    int file, width;  // width of its terminal; 0: none
     Shown shown;
+    bool begun = false;  // the last line has no end yet
     FILE* before = nullptr;
     FILE* after = nullptr;
   };
   Stream streams_[2];
   static ssize_t write(void* stream, const char* data, size_t size);
 };
+
+// From now on no line is broken: the output is for programs, as JSON.
+void keep_lines_whole();
 
 }  // namespace attune

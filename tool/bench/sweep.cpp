@@ -123,6 +123,8 @@ Status Sweep::run(std::vector<Record>& out) {
         for (RecordFile* const to : {file, session})
           if (Status s = to ? to->write(made) : Status::good(); !s.ok()) return s;
         if (progress) progress->clear(), progress->end(made);
+      } else if (progress && shows_kept) {
+        progress->kept(made);
       }
       for (Record& r : made) {
         if (each) each(r);

@@ -17,6 +17,7 @@ struct Sweep {
   RecordFile* file = nullptr;     // rows are appended here; null: nowhere
   RecordFile* session = nullptr;  // and here: what a process that is started again has measured before
   Progress* progress = nullptr;
+  bool shows_kept = true;         // false: an earlier process has shown the kept rows
   std::function<void(const Record&)> each{};  // called in the order of the table, for kept records too
   std::string after{};            // seal of the record that this run continues; empty: none
 

@@ -29,6 +29,7 @@
 #include "tool/check/signature.h"
 #include "tool/files.h"
 #include "tool/settings.h"
+#include "tool/table.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -318,18 +319,22 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
   if (done && !is_started_again()) fmt::print(stderr, "{} of {} rows are already in {}\n", done, total, asked.out);
   if (sweep.changed_sources() && !is_started_again())
     fmt::print(stderr, "warning: uncommitted changes; cannot tell whether earlier rows come from the same sources\n");
-  Progress progress(isatty(STDERR_FILENO) == 1, sweep.seconds_left(), total - done);
-  sweep.progress = &progress;
+  const bool live = isatty(STDERR_FILENO) == 1;
+  Progress progress(live, sweep.seconds_left(), total - done);
+  sweep.progress = &progress, sweep.shows_kept = !is_started_again();
   const Interrupts interrupts;
   std::vector<Record> records;
   if (const Status s = sweep.run(records); !s.ok()) return no(kMachine, s);
   if (const Status s = asked.sign.empty() ? Status::good() : sign_file(asked.out, asked.sign); !s.ok())
     no(kMachine, s.after("--sign: "));
   if (!context.json) {
-    fmt::print("{}", table(records, colour_wanted(context.terminal), asked.base));
+    // On a terminal the rows are already there.
+    if (!live || !context.terminal || !asked.base.empty())
+      fmt::print("{}", table(records, {.colour = colour_wanted(context.terminal),
+                                       .width = terminal_width(STDOUT_FILENO), .base = asked.base}));
     for (const Bench& b : sweep.benches) tell_machine(b, records);
     if (const std::string rest = tally.rest(); !rest.empty()) fmt::print("{} measured, {}\n", tally.ok, rest);
-    fmt::print("{}", ranking_text(rankings(records, asked.base)));
+    fmt::print("{}", ranking_text(rankings(records, asked.base), terminal_width(STDOUT_FILENO)));
     if (asked.suite == "sdpa-small") tell_sequences(records);
     if (const std::string drawn = asked.plot ? plot(records) : ""; !drawn.empty()) fmt::print("\n{}", drawn);
     else if (asked.plot) fmt::print("nothing to plot: no problem was measured at two lengths\n");

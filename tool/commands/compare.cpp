@@ -2,7 +2,9 @@
 // `attune compare`: tells whether a change made something slower. It reads two files of records and produces a verdict
 // per row and one exit code, which is what a CI job needs. It measures nothing.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -14,6 +16,7 @@
 #include "tool/json.h"
 #include "tool/record/show.h"
 #include "tool/record/read.h"
+#include "tool/table.h"
 
 namespace attune {
 namespace {
@@ -22,7 +25,8 @@ struct Asked {
   std::vector<std::string> files{};
   std::string baseline{}, save{}, markdown{}, junit{};
   double margin_percent = 1, agree_percent = -1, bar_percent = 95;
-  bool github = false;
+  std::string filter{}, sort = "weight";
+  bool github = false, all = false;
   CompareSettings settings{};
 };
 
@@ -91,6 +95,18 @@ void save(const Asked& asked, const std::string& text, Context& context) {
   std::fputs(join("baseline ", asked.save, ": ", path, "\n").c_str(), context.json ? stderr : stdout);
 }
 
+const std::string kNone;
+
+// True for results that keep medians only.
+bool without_samples(const std::vector<Record>& all) {
+  return std::none_of(all.begin(), all.end(), [](const Record& r) { return !r.samples_ns.empty(); }) &&
+         std::any_of(all.begin(), all.end(), [](const Record& r) { return r.median_ns > 0; });
+}
+
+RowOrder order_of(std::string_view word) {
+  return word == "ratio" ? RowOrder::ratio : word == "problem" ? RowOrder::problem : RowOrder::weight;
+}
+
 void run(Asked& asked, Context& context) {
   asked.settings.margin = asked.margin_percent / 100;
   if (const Status s = is_asked(asked); !s.ok()) return fail(context, kUsage, join("attune compare: ", s.message));
@@ -112,7 +128,10 @@ void run(Asked& asked, Context& context) {
   if (!s.ok()) return fail(context, kMachine, join("attune compare: ", s.message));
   if (context.json)
     fmt::print("{}\n", as_json(changes, asked.settings).dump(2));
-  else fmt::print("{}", to_text(changes, colour_wanted(context.terminal)));
+  else
+    fmt::print("{}", to_text(changes, {.colour = colour_wanted(context.terminal), .all = asked.all,
+                                       .order = order_of(asked.sort), .filter = asked.filter,
+                                       .width = terminal_width(STDOUT_FILENO)}));
   if (asked.github) {
     // With --json stdout holds one document; GitHub reads annotations from either stream.
     std::fflush(stdout);
@@ -123,6 +142,10 @@ void run(Asked& asked, Context& context) {
   else if (changes.overall.change == Change::slower)
     fail(context, kFailed, fmt::format("attune compare: no row alone is a regression, but the {} rows together are",
                                        changes.overall.rows));
+  else if (const std::string& bare = without_samples(before) ? first : without_samples(after) ? second : kNone;
+           !changes.compared() && !bare.empty())
+    fail(context, kFailed, join("attune compare: ", bare, ": the records hold medians without their samples, which a "
+                                "comparison requires"));
   else if (!changes.compared())
     fail(context, kFailed, fmt::format("attune compare: no row of {} is in {}; nothing was compared", second, first));
   else if (changes.told_nothing())
@@ -153,6 +176,15 @@ void add_compare(CLI::App& app, Context& context) {
   sub.add_flag("--strict", asked->settings.strict, "Count UNCLEAR as a regression too");
   sub.add_flag("--missing-is-fine", asked->settings.missing_is_fine,
                "Do not count a row that was measured before but not now as a regression");
+  sub.add_flag("--all", asked->all, "Also show the rows that are SAME");
+  sub.add_option("--filter", asked->filter,
+                 "Show only rows whose problem, subject, setting or verdict contains this text; the verdicts and the "
+                 "exit code count all rows")
+      .type_name("TEXT");
+  sub.add_option("--sort", asked->sort, "Sort by weight (broken, missing and slower rows first), ratio or problem")
+      .type_name("NAME")
+      .one_of({"weight", "ratio", "problem"})
+      .show_default();
   sub.add_option("--markdown", asked->markdown, "Write a Markdown table").type_name("FILE");
   sub.add_option("--junit", asked->junit, "Write JUnit XML with one case per row").type_name("FILE");
   sub.add_flag("--github", asked->github, "Also print GitHub annotations");

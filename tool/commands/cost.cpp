@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `attune cost`: prices records with the offers of a price file: the run as billed, a million calls, work per dollar.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "tool/json.h"
 #include "tool/record/read.h"
 #include "tool/report/rows.h"
+#include "tool/table.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -24,25 +26,24 @@ struct Asked {
 };
 
 void print_runs(const std::vector<Offer>& offers, const std::vector<double>& seconds, bool at_least) {
-  size_t name = 5, device = 6;
-  for (const Offer& o : offers) name = std::max(name, o.name.size()), device = std::max(device, o.device.size());
   fmt::print("the run{}\n", at_least ? ", by its samples and warm-up, a lower bound" : "");
+  TextTable t{.columns = {{"offer"}, {"device"}, {"time", Cells::number}, {"per hour", Cells::number},
+                          {"as billed", Cells::number}}};
   for (size_t n = 0; n < offers.size(); ++n)
-    fmt::print("  {:<{}}  {:<{}}  {:>9}  {:>9} per hour  {:>9} as billed\n", offers[n].name, name, offers[n].device,
-               device, seconds_text(seconds[n]), usd_text(offers[n].usd_an_hour), usd_text(offers[n].usd(seconds[n])));
+    t.rows.push_back({offers[n].name, offers[n].device, seconds_text(seconds[n]), usd_text(offers[n].usd_an_hour),
+                      usd_text(offers[n].usd(seconds[n]))});
+  fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
 }
 
 void print_rows(const std::vector<RowCost>& costs) {
-  size_t problem = 7, series = 7, offer = 5;
+  TextTable t{.columns = {{"problem", Cells::text, TextColumn::Shared::line}, {"subject"}, {"offer"},
+                          {"$ per million", Cells::number}, {"M tokens per $", Cells::number},
+                          {"PFLOP per $", Cells::number}}};
   for (const RowCost& c : costs)
-    problem = std::max(problem, line_text(*c.row->record).size()), series = std::max(series, c.row->series.size()),
-    offer = std::max(offer, c.offer->name.size());
-  fmt::print("\n{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>11}\n", "problem", problem, "subject", series, "offer",
-             offer, "$ per million", "M tokens per $", "PFLOP per $");
-  for (const RowCost& c : costs)
-    fmt::print("{:<{}}  {:<{}}  {:<{}}  {:>15}  {:>17}  {:>11}\n", line_text(*c.row->record), problem, c.row->series,
-               series, c.offer->name, offer, usd_text(c.usd_a_million),
-               c.tokens_a_usd > 0 ? digits_text(c.tokens_a_usd * 1e-6) : "-", digits_text(c.flops_a_usd * 1e-15));
+    t.rows.push_back({line_text(*c.row->record), c.row->series, c.offer->name, usd_text(c.usd_a_million),
+                      c.tokens_a_usd > 0 ? digits_text(c.tokens_a_usd * 1e-6) : "-",
+                      digits_text(c.flops_a_usd * 1e-15)});
+  fmt::print("\n{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
 }
 
 void run(const Asked& asked, Context& context) {

@@ -2,6 +2,7 @@
 // `attune doctor`: shows this machine, which backends run on it, which do not and why, and how fast and how steady it
 // is. The first thing to look at when a number is surprising.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 
@@ -12,6 +13,7 @@
 #include "tool/commands/commands.h"
 #include "tool/json.h"
 #include "tool/machine.h"
+#include "tool/table.h"
 #include "tool/timing/ceilings.h"
 #include "tool/timing/engine.h"
 #include "tool/subjects/workload.h"
@@ -126,13 +128,20 @@ void print_machine(const Machine& m) {
 
 void print_backends(std::string_view device, const std::vector<Candidate>& all) {
   fmt::print("\nBackends on {}, tried on {} typical problems\n", device, std::size(kTypical));
+  TextTable t{.columns = {{}, {}, {}}, .margin = 2};
   for (const Candidate& c : all) {
-    row(c.backend->name, fmt::format("{} {} of {}{}", c.taken() ? "supports" : "unused: supports", c.taken(),
-                                     c.answers.size(), c.backend->only_by_name ? ", runs only by name" : ""));
-    std::string last;  // prints a repeated refusal once: most hold for several problems
-    for (const Answer& a : c.answers)
-      if (!a.refusal.empty() && a.refusal != last) fmt::print("  {:<12}   {}\n", "", last = a.refusal);
+    std::string why, last;  // a repeated refusal stands once: most hold for several problems
+    for (const Answer& a : c.answers) {
+      if (a.refusal.empty() || a.refusal == last) continue;
+      std::string_view reason = last = a.refusal;
+      if (reason.starts_with(join(c.backend->name, ": "))) reason.remove_prefix(c.backend->name.size() + 2);
+      why += join(why.empty() ? "" : "; ", reason);
+    }
+    t.rows.push_back({std::string(c.backend->name), fmt::format("{} of {}", c.taken(), c.answers.size()),
+                      join(c.backend->only_by_name ? "runs only by name" : "",
+                           c.backend->only_by_name && !why.empty() ? "; " : "", why)});
   }
+  fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
 }
 
 // One call timed against itself on this machine in its present state. The difference is noise, and no smaller one can

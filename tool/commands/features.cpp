@@ -3,6 +3,7 @@
 // releases document. Their columns list what their public interfaces accept: flash-attn 1.0.9, 2.8 and the Hopper
 // package 3.0 (beta).
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -15,12 +16,16 @@
 #include "tool/commands/commands.h"
 #include "tool/json.h"
 #include "tool/machine.h"
+#include "tool/table.h"
 #include "verify/cases/cases.h"
 
 namespace attune {
 namespace {
 
-struct Asked { std::string device; };
+struct Asked {
+  std::string device{};
+  bool all = false;
+};
 
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
@@ -69,10 +74,10 @@ std::string dtypes(const Backend& b, const Device& d, const Row& row, Pass pass)
   return count == int(std::size(kTypes)) ? "all" : count ? all : "-";
 }
 
-struct Column { const Backend* backend; Pass pass; };
+struct Server { const Backend* backend; Pass pass; };
 
-std::vector<Column> columns(const Device& d) {
-  std::vector<Column> all;
+std::vector<Server> servers(const Device& d) {
+  std::vector<Server> all;
   for (const Backend* b : backends())
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       bool any = false;
@@ -81,6 +86,88 @@ std::vector<Column> columns(const Device& d) {
       if (any) all.push_back({b, pass});
     }
   return all;
+}
+
+// What one backend or library serves of these features: "all but softcap, paged", "plain, causal; f16 bf16: sink".
+// `words` holds a feature and the dtypes served.
+std::string served_text(const std::vector<std::pair<std::string_view, std::string>>& words) {
+  std::vector<std::string> dtypes;
+  for (const auto& [word, types] : words)
+    if (types != "-" && std::find(dtypes.begin(), dtypes.end(), types) == dtypes.end()) dtypes.push_back(types);
+  const auto list = [&](const auto& wanted) {
+    std::string text;
+    for (const auto& [word, types] : words)
+      if (wanted(types)) text += join(text.empty() ? "" : ", ", word);
+    return text;
+  };
+  if (dtypes.size() == 1) {
+    const std::string head = dtypes[0] == "all" ? "" : dtypes[0] + ": ", rest = list([](auto& t) { return t == "-"; });
+    const std::string those = list([](auto& t) { return t != "-"; });
+    if (rest.empty()) return head + "all";
+    return rest.size() < those.size() ? head + "all but " + rest : head + those;
+  }
+  std::string text;
+  for (const std::string& types : dtypes)
+    text += join(text.empty() ? "" : "; ", types == "all" ? "" : types + ": ",
+                 list([&](auto& t) { return t == types; }));
+  return text;
+}
+
+bool is_variant(const Row& row) {
+  return plainest(*row.topic, Pass::forward, DType::f32, row.keys).variant.text[0] != 0;
+}
+
+// A table with one line per server and pass, or one for both passes if they serve the same.
+class Differences {
+ public:
+  template <class DtypesOf>
+  void add(std::string_view who, Pass pass, DtypesOf&& dtypes_of) {
+    std::vector<std::pair<std::string_view, std::string>> words;
+    for (const Row& row : rows())
+      if (!is_variant(row)) words.emplace_back(row.word, dtypes_of(row));
+    const std::string text = served_text(words);
+    if (text.empty()) return;
+    if (auto& all = table_.rows; !all.empty() && all.back()[0] == who && all.back()[2] == text) all.back()[1] = "both";
+    else all.push_back({std::string(who), std::string(name(pass)), text});
+  }
+  void print() const { fmt::print("{}", to_text(table_, terminal_width(STDOUT_FILENO))); }
+
+ private:
+  TextTable table_{.columns = {{}, {"pass"}, {"serves"}}, .margin = 2};
+};
+
+void print_differences(const Device& d) {
+  Differences all;
+  for (const Server& s : servers(d))
+    all.add(s.backend->name, s.pass, [&](const Row& row) { return dtypes(*s.backend, d, row, s.pass); });
+  all.print();
+}
+
+void print_flash_attention() {
+  Differences all;
+  for (const auto& [who, of] : {std::pair("1.0.9", &Others::fa1), {"2.8", &Others::fa2}, {"3.0 (beta)", &Others::fa3}})
+    for (const auto& [pass, letter] : {std::pair(Pass::forward, 'f'), {Pass::backward, 'b'}})
+      all.add(who, pass, [of = of, letter = letter](const Row& row) -> std::string {
+        return (others(row.word).*of).find(letter) == std::string_view::npos ? "-" : "f16 bf16";
+      });
+  fmt::print("FlashAttention\n");
+  all.print();
+}
+
+// Every feature beside every backend.
+void print_all(const Device& d) {
+  TextTable t{.columns = {{"feature"}}, .margin = 2};
+  const std::vector<Server> all = servers(d);
+  for (const Server& s : all) t.columns.push_back({join(s.backend->name, " ", name(s.pass))});
+  for (const char* const who : {"FA1", "FA2", "FA3"}) t.columns.push_back({who});
+  for (const Row& row : rows()) {
+    auto& cells = t.rows.emplace_back();
+    cells.emplace_back(row.word);
+    for (const Server& s : all) cells.push_back(dtypes(*s.backend, d, row, s.pass));
+    const Others o = others(row.word);
+    for (const std::string_view who : {o.fa1, o.fa2, o.fa3}) cells.emplace_back(who);
+  }
+  fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
 }
 
 // Prints the backends of each variant that occurs in the conformance cases.
@@ -98,22 +185,12 @@ void print_variants(const Device& d) {
 
 bool no_gpu_code(const Device& d) { return d.kind == DeviceKind::cuda && cuda::built_for().empty(); }
 
-void print(std::string_view word, const Device& d) {
-  const std::vector<Column> all = columns(d);
+void print(std::string_view word, const Device& d, const Asked& asked) {
   fmt::print("{} ({})\n", word, d.name);
   if (no_gpu_code(d)) fmt::print("  this build has no GPU code, so GPU backends are missing here\n");
-  if (all.empty()) return fmt::print("  no backend serves this device\n\n");
-  fmt::print("  {:<12}", "");
-  for (const Column& c : all) fmt::print(" {:<12}", c.backend->name);
-  fmt::print(" {:<4} {:<4} {}\n  {:<12}", "FA1", "FA2", "FA3", "");
-  for (const Column& c : all) fmt::print(" {:<12}", name(c.pass));
-  fmt::print("\n");
-  for (const Row& row : rows()) {
-    fmt::print("  {:<12}", row.word);
-    for (const Column& c : all) fmt::print(" {:<12}", dtypes(*c.backend, d, row, c.pass));
-    const Others o = others(row.word);
-    fmt::print(" {:<4} {:<4} {}\n", o.fa1, o.fa2, o.fa3);
-  }
+  if (servers(d).empty()) return fmt::print("  no backend serves this device\n\n");
+  if (asked.all) print_all(d);
+  else print_differences(d);
   print_variants(d);
   fmt::print("\n");
 }
@@ -147,13 +224,21 @@ void features(const Asked& asked, Context& context) {
     if (Status s = device_named(word, d); !s.ok())
       return fail(context, exit_of_device(word), join("attune features: ", s.message));
     if (context.json) document["devices"].push_back(as_json(word, d));
-    else print(word, d);
+    else print(word, d, asked);
   }
-  if (!context.json)
-    return fmt::print(
-        "Cells list the dtypes served, of f32, f16 and bf16. FlashAttention 1.0.9, 2.8 and 3.0 (beta): f forward,\n"
-        "b backward, f16 and bf16. After a colon: a variant and the backends that serve it. `attune plan` shows why "
-        "a\nproblem is refused.\n");
+  if (!context.json) {
+    std::string words;
+    for (const Row& row : rows())
+      if (!is_variant(row)) words += join(words.empty() ? "" : ", ", row.word);
+    if (asked.all)
+      return fmt::print("Cells list the dtypes served, of f32, f16 and bf16. FlashAttention 1.0.9, 2.8 and 3.0 (beta): "
+                        "f forward, b backward, f16 and bf16. After a colon: a variant and the backends that serve "
+                        "it. `attune plan` shows why a problem is refused.\n");
+    print_flash_attention();
+    return fmt::print("\nAll: {}. Without dtypes: f32, f16 and bf16. After a colon: a variant and the backends that "
+                      "serve it. `--all` shows every feature beside every backend, `attune plan` why a problem is "
+                      "refused.\n", words);
+  }
   for (const Row& row : rows()) {
     const Others o = others(row.word);
     document["flash_attention"].push_back({{"feature", row.word}, {"1.0.9", o.fa1}, {"2.8", o.fa2}, {"3.0", o.fa3}});
@@ -169,6 +254,7 @@ void add_features(CLI::App& app, Context& context) {
       app, "features", "Show the options, passes and dtypes of every backend, beside FlashAttention 1, 2 and 3");
   command.add_option("--device", asked->device,
                      "Show only this device: cpu, cpu:scalar, h200, ...; default cpu, a100 and h200");
+  command.add_flag("--all", asked->all, "Show every feature beside every backend, not only what differs");
   command.footer("Examples:\n  attune features\n  attune features --device cpu:scalar --json");
   command.callback([asked, &context] { features(*asked, context); });
 }

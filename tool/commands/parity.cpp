@@ -16,6 +16,7 @@
 #include "tool/json.h"
 #include "tool/machine.h"
 #include "tool/commands/parity.h"
+#include "tool/table.h"
 #include "tool/terminal.h"
 #include "verify/cases/coverage.h"
 #include "verify/cases/kernels.h"
@@ -95,13 +96,17 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
 }
 
 void print_table(const Suite& suite, const Tallies& all) {
-  fmt::print("{:<21} {:<5} {:>5} {:>5} {:>13} {:>5} {:>5} {:>10} {:>10} {:>10} {:>9}\n", "backend", "dtype", "runs",
-             "PASS", "PASS-AT-FLOOR", "EMPTY", "FAIL", "worst MAE", "worst max", "worst L2", "tolerance");
+  constexpr Cells number = Cells::number;
+  TextTable table{.columns = {{"backend"}, {"dtype"}, {"runs", number}, {"PASS", number}, {"AT-FLOOR", number},
+                              {"EMPTY", number}, {"FAIL", number}, {"MAE", number}, {"max", number}, {"L2", number},
+                              {"of tolerance", number}}};
+  const auto error = [](double x) { return fmt::format("{:.2e}", x); };
   for (const auto& [key, t] : all)
-    fmt::print("{:<21} {:<5} {:>5} {:>5} {:>13} {:>5} {:>5} {:>10.2e} {:>10.2e} {:>10.2e} {:>8.0f}%\n",
-               suite.backends[key.first]->name, name(key.second), t.runs, t.of(Verdict::pass),
-               t.of(Verdict::pass_at_floor), t.of(Verdict::empty), t.of(Verdict::fail), t.mae, t.max, t.relative_l2,
-               100 * t.used);
+    table.rows.push_back({std::string(suite.backends[key.first]->name), std::string(name(key.second)), join(t.runs),
+                          join(t.of(Verdict::pass)), join(t.of(Verdict::pass_at_floor)), join(t.of(Verdict::empty)),
+                          join(t.of(Verdict::fail)), error(t.mae), error(t.max), error(t.relative_l2),
+                          fmt::format("{:.0f}%", 100 * t.used)});
+  fmt::print("{}", to_text(std::move(table), terminal_width(STDOUT_FILENO)));
 }
 
 size_t count(const std::vector<Attempt>& all, Verdict v) {

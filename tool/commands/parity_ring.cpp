@@ -2,6 +2,7 @@
 #include "tool/commands/parity.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
@@ -10,6 +11,7 @@
 #include "machine/host.h"
 #include "tool/json.h"
 #include "tool/machine.h"
+#include "tool/table.h"
 #include "verify/ring.h"
 
 namespace attune {
@@ -58,12 +60,16 @@ void record(Ran& ran, const Case& dense, const Cutting& cut, const Outcome& o, u
 }
 
 void print(const RingAsked& asked, const Ran& ran, bool mpi) {
-  fmt::print("{:<9} {:>5} {:>5} {:>5} {:>13} {:>5} {:>5} {:>10} {:>9} {:>12}\n", "layout", "ranks", "runs", "PASS",
-             "PASS-AT-FLOOR", "EMPTY", "FAIL", "worst MAE", "tolerance", "bytes moved");
+  constexpr Cells number = Cells::number;
+  TextTable table{.columns = {{"layout"}, {"ranks", number}, {"runs", number}, {"PASS", number}, {"AT-FLOOR", number},
+                              {"EMPTY", number}, {"FAIL", number}, {"MAE", number}, {"of tolerance", number},
+                              {"bytes moved", number}}};
   for (const auto& [key, t] : ran.tallies)
-    fmt::print("{:<9} {:>5} {:>5} {:>5} {:>13} {:>5} {:>5} {:>10.2e} {:>8.0f}% {:>12}\n", name(key.first), key.second,
-               t.runs, t.verdicts[int(Verdict::pass)], t.verdicts[int(Verdict::pass_at_floor)],
-               t.verdicts[int(Verdict::empty)], t.verdicts[int(Verdict::fail)], t.mae, 100 * t.used, t.sent);
+    table.rows.push_back({std::string(name(key.first)), join(key.second), join(t.runs),
+                          join(t.verdicts[int(Verdict::pass)]), join(t.verdicts[int(Verdict::pass_at_floor)]),
+                          join(t.verdicts[int(Verdict::empty)]), join(t.verdicts[int(Verdict::fail)]),
+                          fmt::format("{:.2e}", t.mae), fmt::format("{:.0f}%", 100 * t.used), join(t.sent)});
+  fmt::print("{}", to_text(std::move(table), terminal_width(STDOUT_FILENO)));
   constexpr size_t kMost = 20;
   for (size_t n = 0; n < ran.failures.size() && n < kMost; ++n)
     fmt::print("\nFAIL  {}, {} ranks: {}\n      {}\n", name(ran.failures[n].cut.cut), ran.failures[n].cut.ranks,

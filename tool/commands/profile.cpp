@@ -23,6 +23,7 @@
 #include "tool/profile/counters.h"
 #include "tool/profile/cubin.h"
 #include "tool/profile/once.h"
+#include "tool/table.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -123,35 +124,39 @@ bool wanted(const KernelUsage& k, const std::string& words) {
 }
 
 void print(const std::vector<KernelUsage>& all) {
-  fmt::print("{:>5}  {:>9}  {:>7}  {:>7}  {:>10}  {:>14}  {:<13}  {}\n", "arch", "registers", "threads", "stack",
-             "shared", "occupancy", "bound by", "kernel");
+  constexpr Cells number = Cells::number;
+  TextTable t{.columns = {{"arch", number, TextColumn::Shared::fact}, {"registers", number}, {"threads", number},
+                          {"stack", number}, {"shared", number}, {"occupancy", number}, {"bound by"}, {"kernel"}}};
   int spilling = 0;
   for (const KernelUsage& k : all) {
     const Occupancy o = occupancy(k);
     spilling += k.stack_bytes > 0;
-    fmt::print("{:>5}  {:>9}  {:>7}  {:>7}  {:>10}  {:>14}  {:<13}  {}\n", fmt::format("sm_{}", k.arch), k.registers,
-               k.threads ? fmt::format("{}", k.threads) : "-", k.stack_bytes, bytes_text(k.shared_bytes),
-               o.blocks ? fmt::format("{} of {} warps", o.warps, o.most_warps) : "-", o.bound.empty() ? "-" : o.bound,
-               short_name(k.symbol));
+    t.rows.push_back({fmt::format("sm_{}", k.arch), join(k.registers), k.threads ? fmt::format("{}", k.threads) : "-",
+                      join(k.stack_bytes), bytes_text(k.shared_bytes),
+                      o.blocks ? fmt::format("{} of {} warps", o.warps, o.most_warps) : "-", std::string(o.bound),
+                      short_name(k.symbol)});
   }
-  fmt::print("{} kernels, {} with a stack. Threads are the most per block. Occupancy is an upper bound, because\n"
+  fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
+  fmt::print("{} kernels, {} with a stack. Threads are the most per block. Occupancy is an upper bound, because "
              "dynamic shared memory is not in the binary.\n", all.size(), spilling);
 }
 
 void print(const std::vector<KernelCounters>& all) {
   const auto percent = [](double x) { return x < 0 ? std::string("-") : fmt::format("{:.1f} %", x); };
-  fmt::print("{:>9}  {:>7}  {:>7}  {:>7}  {:>7}  {:>17}  {:>9}  {:>9}  {:<26}  {:<44}  {}\n", "time", "SM", "tensor",
-             "DRAM", "L2", "warps (possible)", "registers", "shared", "grid, block", "waits, warps per instruction",
-             "kernel");
+  constexpr Cells number = Cells::number;
+  TextTable t{.columns = {{"time", number}, {"SM", number}, {"tensor", number}, {"DRAM", number}, {"L2", number},
+                          {"warps (possible)", number}, {"registers", number}, {"shared", number}, {"grid, block"},
+                          {"waits, warps per instruction"}, {"kernel"}}};
   for (const KernelCounters& k : all) {
     std::string waits;
     for (size_t n = 0; n < std::min<size_t>(3, k.waits.size()); ++n)
       waits += fmt::format("{}{} {:.2f}", n ? ", " : "", k.waits[n].first, k.waits[n].second);
-    fmt::print("{:>9}  {:>7}  {:>7}  {:>7}  {:>7}  {:>17}  {:>9}  {:>9}  {:<26}  {:<44}  {}\n",
-               seconds_text(1e-6 * k.us), percent(k.sm), percent(k.tensor), percent(k.dram), percent(k.l2),
-               fmt::format("{} ({})", percent(k.occupancy), percent(k.most_occupancy)), k.registers,
-               bytes_text(k.shared_bytes), fmt::format("{}, {}", k.grid, k.block), waits, k.kernel);
+    t.rows.push_back({seconds_text(1e-6 * k.us), percent(k.sm), percent(k.tensor), percent(k.dram), percent(k.l2),
+                      fmt::format("{} ({})", percent(k.occupancy), percent(k.most_occupancy)),
+                      fmt::format("{}", k.registers), bytes_text(k.shared_bytes),
+                      fmt::format("{}, {}", k.grid, k.block), waits, k.kernel});
   }
+  fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
   fmt::print("{} kernels of one call, measured by ncu, which replays each many times: its times are not a benchmark.\n",
              all.size());
 }

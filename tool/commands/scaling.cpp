@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `attune scaling`: fits exponents to records: how time and memory grow with the length, with intervals.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "tool/json.h"
 #include "tool/record/read.h"
 #include "tool/report/rows.h"
+#include "tool/table.h"
 
 namespace attune {
 namespace {
@@ -42,13 +44,11 @@ void run(const std::vector<std::string>& files, Context& context) {
                    {"time_a_token", as_json(g.time_a_token)}, {"memory", as_json(g.memory)}});
     return fmt::print("{}\n", j.dump(2));
   }
-  size_t family = 8, series = 7;
-  for (const Growth& g : all) family = std::max(family, g.family.size()), series = std::max(series, g.series.size());
-  fmt::print("{:<{}}  {:<{}}  {:>7}  {:<18}  {:<18}  {}\n", "problems", family, "subject", series, "lengths", "time",
-             "time per token", "memory");
+  TextTable t{.columns = {{"problems", Cells::text, TextColumn::Shared::line}, {"subject"}, {"lengths", Cells::number},
+                          {"time"}, {"time per token"}, {"memory"}}};
   for (const Growth& g : all)
-    fmt::print("{:<{}}  {:<{}}  {:>7}  {:<18}  {:<18}  {}\n", g.family, family, g.series, series, g.time.points,
-               text(g.time), text(g.time_a_token), text(g.memory));
+    t.rows.push_back({g.family, g.series, join(g.time.points), text(g.time), text(g.time_a_token), text(g.memory)});
+  fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
   fmt::print("Exponents of the number of keys, with 95 % intervals: 2 is attention over all pairs, 1 is linear.\n");
 }
 

@@ -2,6 +2,7 @@
 // `attune why`: shows the measured rows behind the choice of a backend. The tuned file holds them beside its rules, so
 // no other file is needed; a rule written by hand has no rows.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 
@@ -13,6 +14,7 @@
 #include "tool/json.h"
 #include "tool/line.h"
 #include "tool/machine.h"
+#include "tool/table.h"
 #include "tool/tune/file.h"
 
 namespace attune {
@@ -33,20 +35,10 @@ std::vector<std::string> fields(std::string_view row) {
 }
 
 void print_rows(const std::vector<std::string>& rows) {
-  std::vector<std::vector<std::string>> cells = {{"problem", "timing", "backend", "median", "over the baseline"}};
-  std::vector<size_t> width;
-  for (const std::string& row : rows) cells.push_back(fields(row));
-  for (const auto& row : cells)
-    for (size_t n = 0; n < row.size(); ++n) {
-      width.resize(std::max(width.size(), n + 1));
-      width[n] = std::max(width[n], row[n].size());
-    }
-  for (const auto& row : cells) {
-    std::string line = "  ";
-    for (size_t n = 0; n < row.size(); ++n) line += fmt::format("{:<{}}  ", row[n], width[n]);
-    while (line.ends_with(' ')) line.pop_back();
-    fmt::print("{}\n", line);
-  }
+  TextTable t{.columns = {{"problem", Cells::text, TextColumn::Shared::line}, {"timing"}, {"backend"}, {"median"},
+                          {"over the baseline"}}};
+  for (const std::string& row : rows) t.rows.push_back(fields(row)), t.rows.back().resize(t.columns.size());
+  fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
 }
 
 void run(const Asked& asked, Context& context) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tool/table.h"
 #include "tool/terminal.h"
 #include "tool/text.h"
 
@@ -113,23 +114,39 @@ std::string to_text(const Agreement& a, double within) {
                          100 * within, 100 * a.farthest);
 }
 
-std::string to_text(const Changes& changes, bool colour) {
-  size_t problem = 7, subject = 7, setting = 6;
-  for (const ChangedRow& r : changes.rows) {
-    problem = std::max(problem, r.problem.size()), subject = std::max(subject, r.subject.size());
-    setting = std::max(setting, r.setting.size());
-  }
-  std::string s = fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>9}  {:>9}  {:<22}  {}\n", "problem", problem, "subject",
-                              subject, "timing", setting, "before", "after", "times as fast", "verdict");
-  for (const ChangedRow* r : by_weight(changes)) {
+std::string to_text(const Changes& changes, const ChangesLook& look) {
+  using Shared = TextColumn::Shared;
+  std::vector<const ChangedRow*> rows = by_weight(changes);
+  const auto ratio = [](const ChangedRow* r) { return r->ratio.interval.confidence > 0 ? r->ratio.value : 0; };
+  if (look.order == RowOrder::ratio)
+    std::stable_sort(rows.begin(), rows.end(), [&](auto* a, auto* b) { return ratio(a) < ratio(b); });
+  if (look.order == RowOrder::problem)
+    std::stable_sort(rows.begin(), rows.end(), [](auto* a, auto* b) { return a->problem < b->problem; });
+  TextTable t{.columns = {{"verdict"}, {"problem", Cells::text, Shared::line}, {"subject", Cells::text, Shared::fact},
+                          {"", Cells::text, Shared::fact}, {"before", Cells::number}, {"after", Cells::number},
+                          {"times as fast"}, {"note"}}};
+  int same = 0, filtered = 0;
+  for (const ChangedRow* r : rows) {
+    const std::string verdict = verdict_text(changes, *r);
+    const std::string text = join(r->problem, " ", r->subject, " ", r->setting, " ", verdict);
+    if (text.find(look.filter) == text.npos) {
+      ++filtered;
+      continue;
+    }
+    if (!look.all && r->change == Change::same) {
+      ++same;
+      continue;
+    }
     const bool bad = r->change == Change::slower || r->change == Change::broken || r->change == Change::missing;
-    const bool plain = !colour || !changes.counts(*r);
+    const bool plain = !look.colour || !changes.counts(*r);
     const std::string_view ink = plain ? "" : bad ? kRed : r->change == Change::faster ? kGreen : "";
-    s += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>9}  {:>9}  {:<22}  {}{}{}{}\n", r->problem, problem, r->subject,
-                     subject, r->setting, setting, time_text(r->before_ns), time_text(r->after_ns),
-                     ratio_text(r->ratio), ink, verdict_text(changes, *r), ink.empty() ? "" : kPlain,
-                     r->note.empty() ? "" : ": " + r->note);
+    t.rows.push_back({join(ink, verdict, ink.empty() ? "" : kPlain), r->problem, r->subject, r->setting,
+                      time_text(r->before_ns), time_text(r->after_ns), ratio_text(r->ratio), r->note});
   }
+  std::string s = to_text(std::move(t), look.width);
+  if (same) s += fmt::format("{} row{} SAME, not shown; --all shows {}\n", same, same == 1 ? " is" : "s are",
+                             same == 1 ? "it" : "them");
+  if (filtered) s += fmt::format("{} row{} left out by --filter\n", filtered, filtered == 1 ? "" : "s");
   s += summary(changes) + "\n";
   if (changes.overall.rows) s += overall_text(changes.overall) + "\n";
   for (const std::string& c : changes.caveats) s += "Note: " + c + ".\n";

@@ -9,7 +9,14 @@ namespace attune {
 std::string summary(const Changes&);  // "2 SLOWER, 31 SAME, 1 UNCLEAR"
 std::string overall_text(const Overall&);  // "All 34 rows together: 0.971x [0.962, 0.980], SLOWER."
 std::string to_text(const Agreement&, double within);  // the rows that are apart, and how many agree
-std::string to_text(const Changes&, bool colour);
+enum class RowOrder { weight, ratio, problem };  // weight: the most important first
+struct ChangesLook {
+  bool colour = false, all = false;  // all: rows that are SAME too
+  RowOrder order = RowOrder::weight;
+  std::string filter{};  // only rows whose problem, subject, setting or verdict contains this
+  int width = 0;         // 0: no limit
+};
+std::string to_text(const Changes&, const ChangesLook& = {});
 std::string to_markdown(const Changes&);
 std::string to_junit(const Changes&, const CompareSettings&);
 std::string to_annotations(const Changes&, const CompareSettings&);  // "" if there is nothing to report

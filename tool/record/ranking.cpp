@@ -9,6 +9,7 @@
 
 #include "core/variant/ring.h"
 #include "plan/plan.h"
+#include "tool/table.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -206,19 +207,19 @@ std::vector<Ranking> rankings(const std::vector<Record>& records, const std::str
   return all;
 }
 
-std::string ranking_text(const std::vector<Ranking>& all) {
+std::string ranking_text(const std::vector<Ranking>& all, int width) {
   std::string text;
   for (const Ranking& ranking : all) {
     text += fmt::format("\nimplementations, {}, against {}, {} size{}\n", ranking.title, ranking.base, ranking.sizes,
                         ranking.sizes == 1 ? "" : "s");
-    size_t widest = 4;
-    for (const Ranked& r : ranking.all) widest = std::max(widest, r.name.size());
-    text += fmt::format("{:>5}  {:<{}}  {:>8}  {:>17}  {:>9}  {:>6}  {:>5}\n", "speed", "name", widest, "speed-up",
-                        "range", "by memory", "memory", "sizes");
+    constexpr Cells number = Cells::number;
+    TextTable t{.columns = {{"speed", number}, {"name"}, {"speed-up", number}, {"range", number},
+                            {"by memory", number}, {"memory", number}, {"sizes", number}}};
     for (const Ranked& r : ranking.all)
-      text += fmt::format("{:>5}  {:<{}}  {:>8}  {:>17}  {:>9}  {:>6}  {:>5}\n", r.by_speed, r.name, widest,
-                          factor_text(r.speed_up), join(digits_text(r.least), " - ", digits_text(r.most)),
-                          r.by_memory ? join(r.by_memory) : "-", r.memory > 0 ? factor_text(r.memory) : "-", r.rows);
+      t.rows.push_back({join(r.by_speed), r.name, factor_text(r.speed_up),
+                        join(digits_text(r.least), " - ", digits_text(r.most)), r.by_memory ? join(r.by_memory) : "-",
+                        r.memory > 0 ? factor_text(r.memory) : "-", join(r.rows)});
+    text += to_text(std::move(t), width);
   }
   return text;
 }

@@ -36,7 +36,7 @@ struct Ranking {
 // One for each pass, timing and device where at least two implementations compute the same sizes differently.
 std::vector<Ranking> rankings(const std::vector<Record>&, const std::string& base = {});
 // "" without rankings.
-std::string ranking_text(const std::vector<Ranking>&);
+std::string ranking_text(const std::vector<Ranking>&, int width = 0);  // 0: no limit
 
 // What a record computes: "dense", "window127,0", "nsa d=16 ...", "random density=0.1", "multihead dense".
 std::string what_of(const Record&);

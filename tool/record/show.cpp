@@ -2,6 +2,7 @@
 #include "tool/record/show.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "core/status.h"
 #include "tool/record/busy.h"
 #include "tool/record/ranking.h"
+#include "tool/table.h"
 #include "tool/terminal.h"
 #include "tool/text.h"
 
@@ -59,14 +61,17 @@ std::string counterpart_text(const Counterpart& c) {
 }
 
 // Everything a reader must know before trusting the row.
-std::string remarks(const Record& r) {
+// The summary below a table says how busy; a line of a log stands alone.
+enum class Detail { brief, full };
+std::string remarks(const Record& r, Detail detail) {
   std::string all;
   const auto add = [&](const std::string& text) { all += (all.empty() ? "" : ", ") + text; };
   if (r.status == RecordStatus::refused) add("REFUSED");
-  else if (r.status != RecordStatus::ok) add(r.status.text());
+  else if (r.status != RecordStatus::ok && detail == Detail::full) add(r.status.text());  // else it is the verdict
   if (r.parity.verdict == CheckVerdict::unchecked) add("unchecked");
   if (r.distribution == "zeros") add("inputs are zeros");
-  if (const std::string busy = busy_text(r); !busy.empty() && !r.samples_ns.empty()) add("busy: " + busy);
+  if (const std::string busy = busy_text(r); !busy.empty() && !r.samples_ns.empty())
+    add(detail == Detail::brief ? "busy machine" : "busy: " + busy);
   if (const std::optional<double> spread = r.aa_spread; r.verdict == "UNCLEAR" && spread > kSteadySpread)
     add(fmt::format("A/A spread {:.1f} %", 100 * *spread));
   if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");
@@ -89,20 +94,36 @@ std::string remarks(const Record& r) {
   return all;
 }
 
-// One line of the live table, in columns under its problem.
-std::string live_text(const Record& r) {
-  std::string text = fmt::format("  {:<18} {:>18} {:>9} {:<10}", r.subject, time_text(r),
-                                 r.gflops > 0 ? digits_text(r.gflops) : "-", r.gflops > 0 ? "GFLOP/s" : "");
-  if (!r.baseline.empty()) text += fmt::format(" {} {}", factor_text(r.ratio.value), verdict_text(r));
-  if (r.status != RecordStatus::ok)
-    text += fmt::format(" {}{}{}", r.status.text(), r.message.empty() ? "" : ": ", r.message);
-  text.erase(text.find_last_not_of(' ') + 1);
-  return text;
+std::string verdict_cell(const Record& r) {
+  if (r.status != RecordStatus::ok && r.status != RecordStatus::refused) return r.status.text();
+  return r.verdict.empty() ? "-" : verdict_text(r);
 }
 
-// Width in characters, not bytes: "±" has two bytes.
-size_t width(const std::string& text) {
-  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+std::string parity_cell(const Record& r) {
+  return r.parity.verdict == CheckVerdict::none ? "-" : r.parity.verdict.text();
+}
+
+std::string coloured(const std::string& word, bool colour) {
+  const std::string_view ink = word == "FASTER" || word == "PASS"                                          ? kGreen
+                               : word == "SLOWER" || word == "FAIL" || word == "failed" || word == "wrong" ? kRed
+                                                                                                           : "";
+  return colour && !ink.empty() ? join(ink, word, kPlain) : word;
+}
+
+// One row of the live table, under its problem. What does not fit continues below the times.
+std::string live_text(const Record& r, size_t subjects, int width) {
+  const std::string verdict = verdict_cell(r);
+  std::string text = fmt::format("  {}{}  {:<{}}  {:>15}", coloured(verdict, colour_wanted(width > 0)),
+                                 std::string(verdict.size() < 8 ? 8 - verdict.size() : 0, ' '), r.subject, subjects,
+                                 time_text(r));
+  if (r.gflops > 0) text += fmt::format("  {:>6} GFLOP/s", digits_text(r.gflops));
+  if (!r.baseline.empty()) text += "  " + ratio_text(r);
+  std::string rest = parity_cell(r) == "-" ? "" : parity_cell(r);
+  if (share_of(r).part > 0) rest += (rest.empty() ? "" : ", ") + share_sentence(r);
+  if (!r.baseline.empty()) rest += (rest.empty() ? "" : ", ") + join("against ", r.baseline);
+  if (const std::string more = remarks(r, Detail::brief); !more.empty()) rest += (rest.empty() ? "" : ", ") + more;
+  text.erase(text.find_last_not_of(' ') + 1);
+  return wrapped(text + (rest.empty() ? "" : "\n" + std::string(14 + subjects, ' ') + rest), width);
 }
 
 }  // namespace
@@ -118,6 +139,9 @@ std::string duration_text(double seconds) {
                   : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
 
+Progress::Progress(bool live, double total_weight, size_t rows)
+    : live_(live), total_(total_weight), rows_(rows), width_(live ? terminal_width(STDERR_FILENO) : 0) {}
+
 void Progress::begin(const std::string& row, double weight, double now_s) {
   if (start_s_ < 0) start_s_ = now_s;
   name_ = row, weight_ = weight, ++row_;
@@ -129,15 +153,26 @@ void Progress::share(double part, double now_s) {
   if (!live_ || (shown_s_ >= 0 && now_s - shown_s_ < 0.1)) return;
   shown_s_ = now_s;
   const double all = std::clamp((done_ + part * weight_) / std::max(total_, 1e-9), 0.0, 1.0), passed = now_s - start_s_;
-  const std::string left = all > 0.02 ? duration_text(passed / all - passed) + " left" : "";
-  std::fputs(fmt::format("{}[{:3.0f} %] {}/{} {} {}", kErase, 100 * all, row_, rows_, name_, left).c_str(), stderr);
+  const std::string left = all > 0.02 ? " " + duration_text(passed / all - passed) + " left" : "";
+  const std::string head = fmt::format("[{:3.0f} %] {}/{} ", 100 * all, row_, rows_);
+  // The last column stays free: a character there moves the cursor to the next line.
+  const int room = width_ ? std::max(4, width_ - 1 - int(head.size() + left.size())) : 0;
+  std::fputs(join(kErase, head, cut_to(name_, room), left).c_str(), stderr);
   std::fflush(stderr);
 }
 
 void Progress::end(const std::vector<Record>& records) {
   done_ += weight_;
-  if (!records.empty() && live_) std::fputs((what_text(records[0]) + "\n").c_str(), stderr);
-  for (const Record& r : records) std::fputs(((live_ ? live_text(r) : row_text(r)) + "\n").c_str(), stderr);
+  if (live_) return kept(records);
+  for (const Record& r : records) std::fputs((row_text(r) + "\n").c_str(), stderr);
+  std::fflush(stderr);
+}
+
+void Progress::kept(const std::vector<Record>& records) {
+  if (!live_ || records.empty()) return;
+  for (const Record& r : records) subjects_ = std::max(subjects_, r.subject.size());
+  std::fputs((wrapped(what_text(records[0]), width_) + "\n").c_str(), stderr);
+  for (const Record& r : records) std::fputs((live_text(r, subjects_, width_) + "\n").c_str(), stderr);
   std::fflush(stderr);
 }
 
@@ -149,47 +184,27 @@ std::string row_text(const Record& r) {
   std::string text = fmt::format("{} | {} | {} | {}", what_text(r), r.subject, timing_text(r), time_text(r));
   if (r.gflops > 0) text += fmt::format(" | {} GFLOP/s, {}", digits_text(r.gflops), share_sentence(r));
   if (!r.baseline.empty()) text += fmt::format(" | {} {} against {}", ratio_text(r), verdict_text(r), r.baseline);
-  if (const std::string more = remarks(r); !more.empty()) text += " | " + more;
+  if (const std::string more = remarks(r, Detail::full); !more.empty()) text += " | " + more;
   return text;
 }
 
-std::string table(const std::vector<Record>& records, bool colour, const std::string& base) {
-  std::vector<std::vector<std::string>> rows = {{"problem", "mode", "threads", "subject", "median", "GFLOP/s",
-                                                 "of ceiling", "against the baseline", "verdict", "parity", ""}};
-  const std::vector<Counterpart> found = counterparts(records, base);
-  const bool across = std::any_of(found.begin(), found.end(), [](const Counterpart& c) { return c.base; });
-  if (across) rows[0].insert(rows[0].end() - 1, "against its counterpart");
-  std::string before;
+std::string table(const std::vector<Record>& records, const TableLook& look) {
+  using Shared = TextColumn::Shared;
+  TextTable t;
+  t.columns = {{"verdict"}, {"problem", Cells::text, Shared::line}, {"subject"}, {"median", Cells::number},
+               {"against the baseline"}, {"GFLOP/s", Cells::number}, {"of ceiling", Cells::number},
+               {"against its counterpart"}, {"", Cells::text, Shared::fact}, {"threads", Cells::text, Shared::fact},
+               {"parity", Cells::text, Shared::fact}, {"remarks"}};
+  t.group = 1;
+  const std::vector<Counterpart> found = counterparts(records, look.base);
   for (size_t n = 0; n < records.size(); ++n) {
     const Record& r = records[n];
-    const std::string timing = timing_text(r), key = what_text(r) + timing + join(r.threads);
-    rows.push_back({key == before ? "" : what_text(r), key == before ? "" : timing,
-                    key == before ? "" : r.threads ? join(r.threads) : "-",
-                    r.subject, time_text(r), r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), ratio_text(r),
-                    r.verdict.empty() ? "-" : verdict_text(r),
-                    r.parity.verdict == CheckVerdict::none ? "-" : r.parity.verdict.text(),
-                    remarks(r)});
-    if (across) rows.back().insert(rows.back().end() - 1, counterpart_text(found[n]));
-    before = key;
+    t.rows.push_back({coloured(verdict_cell(r), look.colour), what_text(r), r.subject, time_text(r), ratio_text(r),
+                      r.gflops > 0 ? digits_text(r.gflops) : "-", share_text(r), counterpart_text(found[n]),
+                      timing_text(r), r.threads ? join(r.threads) : "-", coloured(parity_cell(r), look.colour),
+                      remarks(r, Detail::brief)});
   }
-  std::vector<size_t> widths(rows[0].size());
-  for (const auto& row : rows)
-    for (size_t n = 0; n < row.size(); ++n) widths[n] = std::max(widths[n], width(row[n]));
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t n = 0; n < row.size(); ++n) {
-      const bool right = n == 2 || (n >= 4 && n <= 7);  // numbers
-      const std::string blank(widths[n] - width(row[n]), ' ');
-      std::string cell = right ? blank + row[n] : row[n] + blank;
-      if (colour && (row[n] == "FASTER" || row[n] == "PASS")) cell = join(kGreen, cell, kPlain);
-      if (colour && (row[n] == "SLOWER" || row[n] == "FAIL")) cell = join(kRed, cell, kPlain);
-      line += (n ? "  " : "") + cell;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
+  return to_text(std::move(t), look.width);
 }
 
 }  // namespace attune

@@ -132,7 +132,7 @@ TEST(Cost, an_offer_is_billed_for_the_rows_of_its_device) {
   EXPECT_NEAR(j["runs"][1]["seconds"], 0.01, 1e-9);
   EXPECT_NEAR(j["runs"][2]["seconds"], 10.01, 1e-9);
   const Ran text = attune_says({"cost", path, "--prices", offers});
-  EXPECT_TRUE(has(text.out, "Test GPU    10.0 ms")) << text.out;
+  EXPECT_TRUE(has(text.out, "Test GPU  10.0 ms")) << text.out;
 }
 
 TEST(Cost, no_offer_for_what_was_measured_is_a_failure_that_names_it) {

@@ -377,7 +377,7 @@ TEST(CompareCommand, nothing_told_is_exit_code_4) {
   const Ran r = attune_says({"compare", one, two});
   EXPECT_EQ(r.code, 4);
   EXPECT_EQ(r.err, "attune compare: nothing could be told: the only row is UNCLEAR\n");
-  EXPECT_TRUE(has(r.out, "UNCLEAR: 3 samples: a verdict needs 6")) << r.out;
+  EXPECT_TRUE(has(r.out, "\nUNCLEAR  ") && has(r.out, "  3 samples: a verdict needs 6\n")) << r.out;
   EXPECT_EQ(attune_says({"compare", one, two, "--strict"}).code, 1);
   const Ran save = attune_says({"compare", one, two, "--save", "never"}, {"XDG_CONFIG_HOME=" + temporary("")});
   EXPECT_EQ(save.code, 4);

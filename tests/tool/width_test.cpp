@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every command in a real pseudo-terminal: no line is wider than the terminal, and nothing is lost.
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/tool/spawn.h"
+#include "tool/table.h"
+
+namespace attune {
+namespace {
+
+// What a program writes to a terminal of this width, without escape sequences; a carriage return begins a line.
+std::vector<std::string> on_terminal(const std::vector<std::string>& words, int width) {
+  winsize size{.ws_row = 40, .ws_col = (unsigned short)(width), .ws_xpixel = 0, .ws_ypixel = 0};
+  int fd = -1;
+  const pid_t child = forkpty(&fd, nullptr, nullptr, &size);
+  if (child == 0) {
+    std::vector<char*> argv;
+    for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  std::string all;
+  char part[4096];
+  for (ssize_t n; (n = read(fd, part, sizeof(part))) > 0;) all.append(part, size_t(n));
+  close(fd);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) < 126) << words[1];
+  std::vector<std::string> lines(1);
+  for (size_t n = 0; n < all.size(); ++n) {
+    if (all[n] == '\x1b') n = std::min(all.find_first_of("mK", n), all.size());
+    else if (all[n] == '\r' && n + 1 < all.size() && all[n + 1] == '\n') continue;
+    else if (all[n] == '\n' || all[n] == '\r') lines.emplace_back();
+    else lines.back() += all[n];
+  }
+  return lines;
+}
+
+std::vector<std::vector<std::string>> commands(const std::string& records, const std::string& prices) {
+  const std::string line = "forward bf16 b2 h32/8 q4096 k4096 d128 causal";
+  return {{"doctor", "--no-measure"},
+          {"plan", line},
+          {"plan", "forward bf16 b2 h32/8 q4096 k4096 d129 casual softcap alibi sink paged64 repro=run precision=tf32"},
+          {"plan", line, "--backend", "masked_dense"},
+          {"features"},
+          {"features", "--all", "--device", "cpu"},
+          {"memory", line},
+          {"memory", "llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal"},
+          {"parity", "--case", "forward f32 b1 h1 q33 k65 d64 causal"},
+          {"parity", "--backend", "cpu_gate"},
+          {"parity", "--backend", "cpu_standard", "forward f32 b1 h1 q33 k65 d64 causal"},
+          {"bench", "--len", "32,64", "--samples", "6", "--warm-up", "1", "--max-seconds", "0.1", "--backend",
+           "cpu_forward,cpu_standard"},
+          {"bench", "--suite", "decode", "--dry-run"},
+          {"bench", "--suite", "nosuch"},
+          {"verify", records},
+          {"store", "--help"},
+          {"history", "--help"},
+          {"tune", records, "--dry-run"},
+          {"why", line},
+          {"compare", records, records, "--all"},
+          {"bars", records, records},
+          {"report", records, "--out", records + ".html"},
+          {"serve", "--help"},
+          {"scaling", records},
+          {"cost", records, "--prices", prices},
+          {"profile", "--help"},
+          {"completion", "--help"}};
+}
+
+TEST(Width, no_line_is_wider_than_the_terminal) {
+  const std::string attune = ATTUNE_BUILD_DIR "/attune";
+  const std::string records = temporary("run.jsonl"), prices = temporary("prices.toml");
+  const Ran made = attune_says({"bench", "--len", "32-128*2", "--samples", "6", "--warm-up", "1", "--backend",
+                                "cpu_forward,cpu_standard", "--out", records});
+  ASSERT_EQ(made.code, 0) << made.err;
+  std::ofstream(prices) << "[[offer]]\nname = \"an offer\"\ndevice = \"cpu\"\nusd_per_hour = 1.5\n";
+  std::set<std::string> covered;
+  for (std::vector<std::string> words : commands(records, prices)) {
+    covered.insert(words[0]);
+    words.insert(words.begin(), attune);
+    for (const int width : {80, 100, 160}) {
+      size_t filled = 0;
+      for (const std::string& text : on_terminal(words, width)) {
+        EXPECT_LE(display_width(text), size_t(width)) << testing::PrintToString(words) << ": " << text;
+        filled += !text.empty();
+      }
+      EXPECT_GT(filled, 0u) << testing::PrintToString(words);
+    }
+  }
+  // Every command of `attune --help` is covered, and so is its help.
+  const std::vector<std::string> help = on_terminal({attune, "--help"}, 80);
+  size_t listed = 0;
+  for (auto at = std::find(help.begin(), help.end(), "Subcommands:") + 1; at < help.end() && !at->empty(); ++at) {
+    if (at->size() < 3 || (*at)[2] == ' ') continue;
+    const std::string name = at->substr(2, at->find(' ', 2) - 2);
+    ++listed;
+    EXPECT_TRUE(covered.count(name)) << name;
+    for (const std::string& text : on_terminal({attune, name, "--help"}, 80))
+      EXPECT_LE(display_width(text), 80u) << name << ": " << text;
+  }
+  EXPECT_EQ(listed, covered.size());
+}
+
+TEST(Width, json_is_not_broken) {
+  const std::string attune = ATTUNE_BUILD_DIR "/attune";
+  size_t widest = 0;
+  for (const std::string& text : on_terminal({attune, "features", "--device", "cpu", "--json"}, 80))
+    widest = std::max(widest, text.size());
+  EXPECT_GT(widest, 80u);
+}
+
+}  // namespace
+}  // namespace attune
