@@ -43,8 +43,10 @@ class Options(TypedDict, total=False):
 
     align: where the mask begins: "bottom_right" (default), "top_left", or "absolute" with positions
     softcap: c, for scores c tanh(score / c); applied before slopes and bias
-    slopes: ALiBi, [head] f32: -slope |i - j| is added, with i and j counted from the last query and the last key
-    bias: added to the scores, [batch, head, q, k], any axis may be 1; -inf hides a key
+    slopes: ALiBi, [head] f32: -slope |i - j| is added, with i and j counted from the last query and the last key, or
+        as align says: from the first, or from positions
+    bias: added to the scores, [batch, head, q, k], any axis may be 1; -inf hides a key. Behind left_pad, column 0 is
+        the first key that is not padding; so are the keys of align and slopes
     sinks: a logit per head, [head] f32, that takes weight and has no value
     dropout, seed: the share that is dropped; two i64, seed and offset
     cu_q, cu_k: where packed sequences begin, i32 [batch + 1]; max_q, max_k: bounds of their lengths

@@ -27,6 +27,14 @@ const Exchange* table_of(PyTypeObject* type) {
   return e && e->lend && e->current_stream && e->allocate && e->give ? e : nullptr;
 }
 
+// NumPy's masked arrays lend their data without the mask.
+bool is_masked(PyObject* object) {
+  static PyTypeObject* plain = nullptr;  // the last type that was asked: asking takes 0.1 us
+  if (Py_TYPE(object) == plain) return false;
+  if (PyObject_HasAttrString(object, "_sharedmask")) return true;
+  return plain = Py_TYPE(object), false;
+}
+
 // The capsule of an object with __dlpack__. Producers before DLPack 1.0 do not accept max_version and raise a
 // TypeError. Only a GPU producer gets a stream: NumPy refuses any.
 PyObject* capsule_of(PyObject* object, PyObject* stream) {
@@ -105,6 +113,7 @@ bool Borrowed::take(PyObject* object, const char* role, const char* axes, bool w
   by = lender_of(object);
   if (by.table) return by.table->lend(object, lent) == 0 ? tidy(*lent, role) : not_lent(object, role, by.pytorch);
   if (by.pytorch) return lend_by_attributes(object, role, sizes, *lent) || not_lent(object, role, true);
+  if (is_masked(object)) return fail("attune: %s: a masked array is not accepted: its mask would be ignored", role);
   capsule.reset(capsule_of(object, stream));
   if (!capsule) {
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "extension/call.h"
 
+#include <cstring>
+
 #include "extension/attributes.h"
 #include "extension/ranks.h"
 
@@ -9,7 +11,11 @@ namespace attune {
 const Spec* spec_of(PyObject* capsule) { return static_cast<const Spec*>(PyCapsule_GetPointer(capsule, kSpec)); }
 
 PyObject* refused() {
-  PyErr_SetString(error_type(), attune_last_error());
+  const char* const why = attune_last_error();  // may quote a file name or a file that is not UTF-8
+  if (PyObject* const text = PyUnicode_DecodeUTF8(why, Py_ssize_t(std::strlen(why)), "replace")) {
+    PyErr_SetObject(error_type(), text);
+    Py_DECREF(text);
+  }
   return nullptr;
 }
 

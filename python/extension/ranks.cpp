@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "extension/call.h"
+
 namespace attune {
 namespace {
 
@@ -94,7 +96,7 @@ PyObject* connect(PyObject*, PyObject* given) {
   transport.start = start, transport.finish = finish, transport.error = why, transport.destroy = destroy;
   attune_communicator* made = nullptr;
   if (attune_transport_create(&transport, &made)) {
-    PyErr_SetString(error_type(), attune_last_error());
+    refused();
     destroy(self);
     return nullptr;
   }
@@ -104,7 +106,7 @@ PyObject* connect(PyObject*, PyObject* given) {
 
 PyObject* nccl_id(PyObject*, PyObject*) {
   char id[ATTUNE_NCCL_ID];
-  if (attune_nccl_id(id)) return PyErr_SetString(error_type(), attune_last_error()), nullptr;
+  if (attune_nccl_id(id)) return refused();
   return PyBytes_FromStringAndSize(id, sizeof id);
 }
 
@@ -119,7 +121,7 @@ PyObject* connect_nccl(PyObject*, PyObject* given) {
   PyThreadState* state = PyEval_SaveThread();  // waits for the other ranks
   const int answer = attune_nccl_create(id, rank, ranks, device, &made);
   PyEval_RestoreThread(state);
-  if (answer) return PyErr_SetString(error_type(), attune_last_error()), nullptr;
+  if (answer) return refused();
   become(made);
   Py_RETURN_NONE;
 }
@@ -137,7 +139,7 @@ PyObject* shard_tokens(PyObject*, PyObject* given) {
   std::vector<int64_t> rows(size_t(tokens > 0 ? tokens : 0));
   count = int32_t(rows.size());
   if (attune_shard_tokens(layout, tokens, ranks, rank, &count, rows.data()))
-    return PyErr_SetString(error_type(), attune_last_error()), nullptr;
+    return refused();
   PyObject* list = PyList_New(count);
   for (int32_t n = 0; list && n < count; ++n) PyList_SetItem(list, n, PyLong_FromLongLong(rows[size_t(n)]));
   return list;

@@ -48,6 +48,12 @@ class WithoutArrays(unittest.TestCase):
         with self.assertRaisesRegex(attune.Error, "problem line"):
             attune.plan("forward f32 nonsense")
 
+    def test_a_sentence_that_is_cut_or_quotes_no_utf_8_is_still_a_sentence(self):
+        with self.assertRaisesRegex(attune.Error, "é\\.\\.\\."):
+            attune.plan("x" + "é" * 40)
+        with self.assertRaisesRegex(attune.Error, "No such file"):
+            attune.Module(attune.make("multihead", len=8, heads=1, embed=16).line).load(b"/tmp/\xff")
+
     def test_an_error_is_what_frameworks_raise(self):
         self.assertTrue(issubclass(attune.Error, ValueError) and issubclass(attune.Error, RuntimeError))
 
@@ -377,6 +383,13 @@ class HostileProducers(unittest.TestCase):
                     given[at] = bad
                     with self.assertRaisesRegex(attune.Error, f"{role}: its producer lends {axes} axes"):
                         attune.attend(*given[:3], out=given[3])
+
+
+    def test_the_mask_of_a_masked_array_is_not_ignored(self):
+        q = draw(1, 4, 1, 8)
+        with self.assertRaisesRegex(attune.Error, "k: a masked array is not accepted"):
+            attune.attend(q, np.ma.masked_array(q, q > 0), q)
+        attune.attend(q, q, q)
 
 
 class CuPy(unittest.TestCase):

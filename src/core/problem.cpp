@@ -68,8 +68,10 @@ std::string suggestion(Word word, std::span<const Word> candidates) {
 }
 
 std::string quoted(Word word) {  // lines may be files given by mistake
-  constexpr size_t kShown = 60;
-  return word.size() > kShown ? join("'", word.substr(0, kShown), "...'") : join("'", word, "'");
+  size_t shown = 60;
+  if (word.size() <= shown) return join("'", word, "'");
+  while (shown && (word[shown] & 0xC0) == 0x80) --shown;  // not inside a character
+  return join("'", word.substr(0, shown), "...'");
 }
 
 // Reads a line word by word. After the first mistake every step is a no-op, so the grammar below needs no branches.
