@@ -42,9 +42,15 @@ bool is_command(const CLI::App& app, std::string_view word) {
   return !app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; }).empty();
 }
 
-// `attune help bench` is `attune bench --help`, and `attune version` is `attune --version`.
+// `attune help bench` is `attune bench --help`, and `attune version` is `attune --version`. "-" is stdin, or stdout behind
+// an option that names a file to write.
 std::vector<std::string> usual(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
+  for (size_t n = 0; n < words.size() && words[n] != "--"; ++n) {
+    constexpr std::string_view kWritten[] = {"--out", "--markdown", "--junit", "--csv"};
+    if (words[n] == "-")
+      words[n] = n && std::count(std::begin(kWritten), std::end(kWritten), words[n - 1]) ? "/dev/stdout" : "/dev/stdin";
+  }
   if (words.size() == 1 && (words[0] == "help" || words[0] == "version")) return {"--" + words[0]};
   if (words.size() == 2 && words[0] == "help") return {words[1], "--help"};
   return words;

@@ -4,9 +4,13 @@
 #include <cxxabi.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <vector>
+
+#include "core/problem_line.h"
 
 namespace attune {
 namespace {
@@ -89,5 +93,15 @@ std::string kernel_text(const std::string& mangled) {
 }
 
 std::string factor_text(double factor) { return digits_text(factor) + "x"; }
+
+std::string not_one_of(std::string_view word, std::string_view names) {
+  std::vector<std::string_view> all;
+  for (size_t at = 0; at < names.size();) {
+    const size_t end = std::min(names.find(", ", at), names.size());
+    all.push_back(names.substr(at, end - at)), at = end + 2;
+  }
+  const std::string_view best = closest_word(word, all);
+  return join("'", word, "' is not one of ", names, best.empty() ? "" : join("; did you mean '", best, "'?"));
+}
 
 }  // namespace attune

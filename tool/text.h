@@ -16,6 +16,8 @@ std::string digits_text(double value, int significant = 3);  // "0.0123", "1230"
 std::string kernel_text(const std::string& mangled);
 // Control characters become their code, \u000a: a text of others in one line of output cannot begin another line.
 std::string in_one_line(std::string_view text);
+// "'decod' is not one of decode, nsa; did you mean 'decode'?" for a list of names with commas between them.
+std::string not_one_of(std::string_view word, std::string_view names);
 std::string without_zeros(std::string digits);               // "80.0" becomes "80"
 
 }  // namespace attune

@@ -205,6 +205,33 @@ TEST(Plan, device_restricts_the_instructions) {
   EXPECT_EQ(json::parse(r.out)["isa"], "scalar");
 }
 
+TEST(Cli, a_name_that_is_nearly_right_is_suggested) {
+  const std::pair<std::vector<std::string>, const char*> kNear[] = {
+      {{"bench", "--suite", "decod", "--dry-run"}, "; did you mean 'decode'?"},
+      {{"bench", "--backend", "cpu_foward", "--len", "16"}, "; did you mean 'cpu_forward'?"},
+      {{"bench", "--peer", "tourch", "--len", "16"}, "; did you mean 'torch'?"},
+      {{"bench", "--pass", "forwards", "forward f32 b1 h1 q8 k8 d64 full"}, "; did you mean 'forward'?"},
+      {{"parity", "--backend", "cpu_foward"}, "; did you mean 'cpu_forward'?"},
+      {{"plan", "forward f32 b1 h1 q8 k8 d64 full", "--backend", "cpu_foward"}, "; did you mean 'cpu_forward'?"}};
+  for (const auto& [words, suggestion] : kNear) {
+    const Ran r = attune_says(words);
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_TRUE(has(r.err, suggestion)) << r.err;
+  }
+}
+
+TEST(Cli, a_dash_is_stdin_and_stdout) {
+  const std::string records = temporary("dash.jsonl"), command = ATTUNE_BUILD_DIR "/attune";
+  ASSERT_EQ(attune_says({"bench", "--len", "16", "--samples", "6", "--warm-up", "1", "--out", records}).code, 0);
+  const auto shell = [](const std::string& line) { return spawn({"sh", "-c", line}); };
+  EXPECT_EQ(shell("cat " + records + " | " + command + " verify -").code, 0);
+  EXPECT_EQ(shell(command + " verify - < " + records).code, 0);
+  const Ran csv = shell("cat " + records + " | " + command + " report - --csv - | head -1");
+  EXPECT_TRUE(has(csv.out, "problem")) << csv.out << csv.err;
+  const Ran empty = shell(command + " verify - < /dev/null");
+  EXPECT_NE(empty.code, 0) << empty.out;
+}
+
 TEST(Cli, help_and_version_are_commands_too) {
   EXPECT_EQ(attune_says({"help"}).out, attune_says({"--help"}).out);
   EXPECT_EQ(attune_says({"version"}).out, attune_says({"--version"}).out);

@@ -11,6 +11,7 @@
 #include "tool/bench/suites.h"
 #include "tool/line.h"
 #include "tool/machine.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -97,7 +98,7 @@ Status benches_asked(const AskedBench& asked, std::vector<Bench>& out, Exit& cod
   code = kUsage;
   for (const std::string& word : asked.backends) {
     if (word != "all" && !find_backend(word))
-      return Status::no("--backend: '", word, "' is not one of all, ", backend_names());
+      return Status::no("--backend: ", not_one_of(word, join("all, ", backend_names())));
     common.backends.push_back(word);
   }
   if (Status s = parse(asked.distribution, common.distribution); !s.ok()) return s;

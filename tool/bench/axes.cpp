@@ -11,6 +11,7 @@
 #include "tool/files.h"
 #include "tool/subjects/module_run.h"
 #include "tool/subjects/ring_run.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -202,7 +203,7 @@ Status keep_rows(const Axes& a, const std::vector<std::string>& given, std::vect
     } else if (axis == "--pass") {
       for (const std::string& word : split(a.pass, ',')) {
         if (word != "forward" && word != "backward" && word != "train")
-          return Status::no("--pass: '", word, "' is not one of forward, backward, train");
+          return Status::no("--pass: ", not_one_of(word, "forward, backward, train"));
         passes.push_back(word);
       }
     } else {

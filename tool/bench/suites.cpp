@@ -5,6 +5,7 @@
 
 #include "attune/attune.h"
 #include "tool/bench/suites_dense.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -207,7 +208,7 @@ Status suite_rows(std::string_view name, std::vector<BenchRow>& out) {
     }
     return Status::good();
   }
-  return Status::no("--suite: '", name, "' is not one of ", suite_names());
+  return Status::no("--suite: ", not_one_of(name, suite_names()));
 }
 
 }  // namespace attune

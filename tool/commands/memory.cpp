@@ -363,7 +363,7 @@ void run(const Asked& asked, Context& context) {
     return fail(context, exit_of_device(asked.device), join("attune memory: ", s.message));
   if (module) return module_memory(asked.line, device, context);
   if (!asked.backend.empty() && !find_backend(asked.backend))
-    return fail(context, kUsage, join("attune memory: backend '", asked.backend, "' is not one of ", backend_names()));
+    return fail(context, kUsage, join("attune memory: backend ", not_one_of(asked.backend, backend_names())));
 
   const bool gpu = device.kind == DeviceKind::cuda, here = !gpu || device.index >= 0;
   const std::string where = gpu ? join("cuda:", device.index) : "cpu";

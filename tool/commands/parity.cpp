@@ -18,6 +18,7 @@
 #include "tool/commands/parity.h"
 #include "tool/table.h"
 #include "tool/terminal.h"
+#include "tool/text.h"
 #include "verify/cases/coverage.h"
 #include "verify/cases/kernels.h"
 
@@ -84,7 +85,7 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
   for (const Backend* b : backends())
     if (asked.backend.empty() ? !b->only_by_name : b->name == asked.backend) suite.backends.push_back(b);
   if (suite.backends.empty())
-    return Status::no("attune parity: backend '", asked.backend, "' is not one of ", backend_names());
+    return Status::no("attune parity: backend ", not_one_of(asked.backend, backend_names()));
   if (asked.text.empty()) {
     suite.cases = cases(asked.quick);
     if (asked.kernels) suite.cases = case_of_each_kernel(suite.cases, suite.backends, place.device);

@@ -11,6 +11,7 @@
 #include "tool/json.h"
 #include "tool/machine.h"
 #include "tool/terminal.h"
+#include "tool/text.h"
 #include "verify/hunt/hunter.h"
 
 namespace attune {
@@ -61,7 +62,7 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
       hunt.backends.push_back(b);
   if (hunt.backends.empty())
     return fail(context, kUsage,
-                join("attune parity: backend '", asked.backend, "' is not one of ", backend_names()));
+                join("attune parity: backend ", not_one_of(asked.backend, backend_names())));
   const bool live = isatty(STDERR_FILENO) == 1;
   if (live)
     hunt.progress = [&](uint64_t done, size_t found) {

@@ -15,6 +15,7 @@
 #include "tool/line.h"
 #include "tool/machine.h"
 #include "tool/subjects/ring_run.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -111,7 +112,7 @@ Status subjects_of(const SubjectsAsked& asked, bool gpu, std::vector<AccuracySub
     return Status::no(s.message, may_be_backend ? join("; --against also takes ", backend_names()) : "");
   }
   if (!asked.backend.empty() && !find_backend(asked.backend))
-    return Status::no("backend '", asked.backend, "' is not one of ", backend_names());
+    return Status::no("backend ", not_one_of(asked.backend, backend_names()));
   if (asked.against == "torch") return Status::no("--against: 'torch' is several; give one, such as torch:sdpa");
   code = kMachine;
   std::vector<const attune_peer*> peers;

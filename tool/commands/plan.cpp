@@ -104,7 +104,7 @@ void run(const Asked& asked, Context& context) {
   if (const Status s = device_named(asked.device, device); !s.ok())
     return fail(context, exit_of_device(asked.device), join("attune plan: ", s.message));
   if (!asked.backend.empty() && !find_backend(asked.backend))
-    return fail(context, kUsage, join("attune plan: backend '", asked.backend, "' is not one of ", backend_names()));
+    return fail(context, kUsage, join("attune plan: backend ", not_one_of(asked.backend, backend_names())));
   Tuned tuned;
   if (const Status s = load_tuned(device, tuned); !s.ok())
     return fail(context, kFailed, join("attune plan: ", s.message));

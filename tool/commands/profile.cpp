@@ -181,7 +181,7 @@ void run_problem(const Asked& asked, Context& context) {
   if (!row.module.empty()) return no(kUsage, join("--run: '", asked.line, "' is a module; give a problem line"));
   if (!asked.files.empty()) return no(kUsage, "--run: given with files; it profiles this program only");
   if (!asked.backend.empty() && !find_backend(asked.backend))
-    return no(kUsage, join("backend '", asked.backend, "' is not one of ", backend_names()));
+    return no(kUsage, join("backend ", not_one_of(asked.backend, backend_names())));
   if (!asked.device.starts_with("cuda"))
     return no(kUsage, join("--run: --device ", asked.device, " is not a GPU of this machine; give one such as cuda:0"));
   // An unsupported problem is a negative answer; any other obstacle is the machine's.

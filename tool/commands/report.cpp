@@ -15,6 +15,7 @@
 #include "tool/json.h"
 #include "tool/report/model.h"
 #include "tool/report/sources.h"
+#include "tool/terminal.h"
 
 namespace attune {
 namespace {
@@ -54,7 +55,7 @@ void run(const Asked& asked, Context& context) {
                     {"csv", asked.csv}};
     fmt::print("{}\n", j.dump(2));
   } else if (asked.html.empty() && asked.markdown.empty() && asked.csv.empty()) {
-    fmt::print("{}", to_markdown(report));
+    keep_lines_whole(), fmt::print("{}", to_markdown(report));
   } else {
     for (const std::string& s : report.verdicts) fmt::print("{}\n", s);
     for (const Advice& a : report.advice) fmt::print("{}: {}\n", a.use, a.sentence);

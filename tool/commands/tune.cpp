@@ -322,7 +322,7 @@ void run(Asked& asked, Context& context) {
   if (const std::string& name = asked.gathering.against; !name.empty()) {
     const Backend* const baseline = find_backend(name);
     if (!baseline)
-      return fail(context, kUsage, join("attune tune: --against: '", name, "' is not one of ", backend_names()));
+      return fail(context, kUsage, join("attune tune: --against: ", not_one_of(name, backend_names())));
     if (baseline->only_by_name)
       return fail(context, kUsage,
                   join("attune tune: --against: ", name, " runs only by name, so its records do not count"));

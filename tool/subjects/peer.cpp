@@ -17,6 +17,7 @@
 #include "machine/library.h"
 #include "tool/json.h"
 #include "tool/subjects/native_peer.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -151,7 +152,7 @@ Status peers_named(const std::vector<std::string>& words, bool gpu, std::vector<
     } else if (std::find(std::begin(kPeers), std::end(kPeers), word) != std::end(kPeers)) {
       add(word);
     } else {
-      return Status::no("--peer: '", word, "' is not one of ", peer_names());
+      return Status::no("--peer: ", not_one_of(word, peer_names()));
     }
   }
   return Status::good();

@@ -22,7 +22,7 @@ std::string name(Mode m) { return std::string(kMode[int(m)]); }
 Status parse(std::string_view word, Mode& out) {
   for (int n = 0; n < 3; ++n)
     if (word == kMode[n]) return out = Mode(n), Status::good();
-  return Status::no("--timing: '", word, "' is not one of cold, warm, graph");
+  return Status::no("--timing: ", not_one_of(word, "cold, warm, graph"));
 }
 
 void Readings::add(const cuda::GpuReading& r) {
