@@ -20,8 +20,11 @@ std::string one_line(std::string text) {
 
 void know_machine(Bench& bench) {
   const bool gpu = bench.timer != nullptr;
+  constexpr double kLeastSeconds = 0.03, kMostSeconds = 0.15;  // of a ceiling: not more than of a subject
   if (!bench.ceilings)
-    bench.ceilings = gpu ? measure_gpu_ceilings(*bench.timer) : measure_ceilings(bench.device, bench.device.units);
+    bench.ceilings = gpu ? measure_gpu_ceilings(*bench.timer)
+                         : measure_ceilings(bench.device, bench.device.units,
+                                            std::clamp(bench.timing.max_seconds, kLeastSeconds, kMostSeconds));
   if (!bench.floor_ns) {
     const Subject empty = gpu ? bench.timer->empty_kernel() : Subject{};
     bench.floor_ns = floor_ns(bench.timing, host_clock(), gpu ? &empty : nullptr);

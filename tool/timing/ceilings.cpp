@@ -164,7 +164,8 @@ Ceiling spin_rate(const Spin (&spins)[N], uint32_t features, int threads, double
 }
 
 double copy_rate(int threads, double seconds) {
-  const size_t bytes = std::max(size_t(64) << 20, 2 * last_level_cache_bytes()), share = bytes / size_t(threads);
+  // Both together are twice the last cache: what a copy reads is no longer in it.
+  const size_t bytes = std::max(size_t(64) << 20, last_level_cache_bytes()), share = bytes / size_t(threads);
   const auto from = std::make_unique_for_overwrite<char[]>(bytes), to = std::make_unique_for_overwrite<char[]>(bytes);
   const auto copy = [&](int t) { std::memcpy(&to[size_t(t) * share], &from[size_t(t) * share], share); };
   // First touched by the thread that copies it, so that it is in that thread's NUMA node.
