@@ -51,7 +51,8 @@ HeatMap map_of(const std::vector<Measurement>& compared, const std::string& titl
     const Record& r = *row.record;
     map.cells[at_row][at_column] = {r.ratio.value, factor_text(r.ratio.value) + symbol(verdict_text(r)),
                                     line_text(r) + "\n" + row.series + " against " + r.baseline + ": " +
-                                        ratio_text(r.ratio) + " " + verdict_text(r)};
+                                        ratio_text(r.ratio) + " " + verdict_text(r),
+                                    verdict_text(r) == "UNCLEAR"};
     std::string source;
     const int from = threshold(row.problem, r.subject, rules, source);
     if (!from || !lined.insert(at_row).second) continue;

@@ -39,7 +39,8 @@ std::string sort_value(const TableCell& cell) {
 
 // Cells and rows have no end tags, as HTML allows; they would be a sixth of a large page.
 std::string table(const Table& t) {
-  std::string html = "<div class=\"scroll\"><table";
+  std::string html = fmt::format("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table",
+                                 escaped(t.caption.empty() ? "table" : t.caption));
   if (!t.facets.empty()) html += fmt::format(" data-facets=\"{}\"", fmt::join(t.facets, ","));
   html += ">\n<caption>" + escaped(t.caption) + "</caption>\n<thead><tr>";
   for (size_t c = 0; c < t.head.size(); ++c)
@@ -65,7 +66,7 @@ std::string figure(const Plot& plot) {
   const std::string svg = std::visit([](const auto& drawing) { return draw(drawing); }, plot.drawing);
   const std::string caption =
       plot.caption.empty() ? "" : "<figcaption>" + escaped(plot.caption) + "</figcaption>\n";
-  return fmt::format("<figure class=\"{}\">{}{}</figure>\n", map ? "map" : "plot", caption, svg);
+  return fmt::format("<figure class=\"{}\" tabindex=\"0\">{}{}</figure>\n", map ? "map" : "plot", caption, svg);
 }
 
 std::string figure(const Figure& f) {
@@ -99,9 +100,11 @@ std::string uses(const std::vector<Advice>& all) {
   return html + "</div>\n";
 }
 
-// Origins are few and have many fields, so a list reads better than a wide table.
+// Origins are few and have many fields, so a list reads better than a wide table. Many are folded.
 std::string origins(const Table& t) {
-  std::string html;
+  constexpr size_t kMostOpen = 4;
+  const bool many = t.rows.size() > kMostOpen;
+  std::string html = many ? fmt::format("<details><summary>{} origins</summary>\n", t.rows.size()) : "";
   for (const auto& row : t.rows) {
     html += "<dl>\n";
     for (size_t c = 0; c < t.head.size() && c < row.size(); ++c)
@@ -109,7 +112,7 @@ std::string origins(const Table& t) {
         html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(t.head[c]), escaped(row[c].text));
     html += "</dl>\n";
   }
-  return html;
+  return html + (many ? "</details>\n" : "");
 }
 
 }  // namespace

@@ -106,7 +106,8 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
   });
   if (widest != standings.end() && widest->unclear == widest->problems) {
     facts.push_back({"unclear", "against " + widest->baseline,
-                     fmt::format("{}, none of {} decided", widest->subject, counted(widest->problems, "problem"))});
+                     fmt::format("{}, none of {} decided", widest->subject, counted(widest->problems, "problem")),
+                     Tone::weak});
   } else if (widest != standings.end()) {
     // Between two of our backends the faster one is the headline: without a peer, the baseline is the planner's choice.
     const bool of_peer = std::any_of(rows.all.begin(), rows.all.end(), [&](const Measurement& row) {
@@ -130,7 +131,23 @@ std::vector<Fact> facts_of(const Measurements& rows, const Summary& s, const std
                      s.wrong ? Tone::bad : s.unchecked ? Tone::plain : Tone::good});
   facts.push_back({fmt::format("{} of {}", s.measured, s.all), "rows measured",
                    s.measured == s.all ? "" : fmt::format("{} ended otherwise: see the caveats", s.all - s.measured)});
+  std::stable_partition(facts.begin(), facts.end(), [](const Fact& f) { return f.tone == Tone::bad; });
   return facts;
+}
+
+// Rows that a run still has to measure: "running: 3 of 8 problems done". The first record of a run has their number.
+std::string running_text(const std::vector<Record>& records) {
+  struct Run { int planned = 0; bool closed = false; std::set<std::string> done{}; };
+  std::map<std::string, Run> runs;
+  for (const Record& r : records) {
+    Run& run = runs[r.run];
+    run.planned = std::max(run.planned, r.planned_rows), run.closed = run.closed || r.closes;
+    run.done.insert(resume_key(r));
+  }
+  size_t planned = 0, done = 0;
+  for (const auto& [name, run] : runs)
+    if (run.planned && !run.closed) planned += size_t(run.planned), done += run.done.size();
+  return planned ? fmt::format("not finished: {} of {} problems", std::min(done, planned), planned) : "";
 }
 
 std::string subtitle_of(const std::vector<Record>& records, const Summary& s) {
@@ -152,6 +169,7 @@ std::string subtitle_of(const std::vector<Record>& records, const Summary& s) {
   if (threads.size() == 1) parts.push_back(counted(size_t(*threads.begin()), "thread"));
   if (!first.empty()) parts.push_back(first == last ? first : first + " to " + last);
   parts.push_back(fmt::format("{} of {} rows measured", s.measured, s.all));
+  if (const std::string running = running_text(records); !running.empty()) parts.push_back(running);
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -180,6 +198,7 @@ Report make_report(const Sources& from) {
     report.verdicts.insert(changes.regressed({}) ? report.verdicts.begin() : report.verdicts.end(), s->notes.front());
   add(ranking_section(from.records, from.base));
   add(length_section(rows));
+  add(samples_section(rows));
   add(roofline_section(rows));
   add(scaling_section(rows));
   add(memory_section(rows));

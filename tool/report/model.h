@@ -31,7 +31,7 @@ struct Table {
 
 struct Plot {
   std::string caption{};
-  std::variant<Chart, HeatMap> drawing{};
+  std::variant<Chart, HeatMap, Strips> drawing{};
 };
 // Plots and the table with the same numbers.
 struct Figure {

@@ -79,6 +79,7 @@ double measured_seconds(const Measurements&, const Offer&);  // samples and warm
 Section comparison_section(const Measurements&, const std::vector<Rule>&);
 Section length_section(const Measurements&);
 Section ranking_section(const std::vector<Record>&, const std::string& base);
+Section samples_section(const Measurements&);
 Section roofline_section(const Measurements&);
 Section scaling_section(const Measurements&);
 Section memory_section(const Measurements&);

@@ -133,7 +133,7 @@ const hover = svg => {
 };
 const hideable = key => {
   key.setAttribute("tabindex", "0");
-  key.setAttribute("role", "button");
+  key.setAttribute("role", "button"), key.ownerSVGElement.setAttribute("role", "group");
   const toggle = () => {
     const off = key.classList.toggle("off");
     key.setAttribute("aria-pressed", String(!off));
@@ -174,28 +174,73 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 )js";
 
 // Appended to a served page: polls every two seconds whether the records changed, and replaces the content in place,
-// keeping the reader's filters and open tables.
+// keeping the reader's sorting, filters, focus, hidden series and open tables.
 inline constexpr const char* kLiveScript = R"js(
 const live = document.getElementById("live");
 let known = document.documentElement.dataset.revision;
 const say = (text, bad) => { live.textContent = text; live.classList.toggle("bad", bad); };
-const controls = () => [...document.querySelectorAll("main .tools input, main .tools select")];
-const folds = () => [...document.querySelectorAll("main details")];
+// What the reader has set is kept by name, because rows and figures may come in between.
+const nameOf = e => [e.closest("section")?.id, e.closest(".figure")?.querySelector("h3")?.textContent,
+  e.closest("details") ? "fold" : "", e.closest("svg")?.getAttribute("aria-label")].join("/");
+const each = (selector, extra = () => "") => {
+  const seen = new Map(), all = [];
+  for (const element of document.querySelectorAll("main " + selector)) {
+    const name = nameOf(element) + "/" + extra(element), count = (seen.get(name) || 0) + 1;
+    seen.set(name, count), all.push([name + "/" + count, element]);
+  }
+  return all;
+};
+const headOf = th => th.textContent, seriesOf = key => key.querySelector("text")?.textContent;
+const all = {
+  controls: () => each(".tools input, .tools select"),
+  folds: () => each("details"),
+  heads: () => each("th", headOf),
+  series: () => each(".key", seriesOf),
+  scrolls: () => each(".scroll, figure"),
+};
+const keep = () => {
+  const focused = document.activeElement, state = {};
+  for (const [kind, list] of Object.entries(all)) state[kind] = new Map(list().map(([name, e]) => [name, {
+    value: e.value, open: e.open, sort: e.getAttribute("aria-sort"), off: e.classList.contains("off"),
+    left: e.scrollLeft, top: e.scrollTop, from: e.selectionStart,
+    focus: focused !== document.body && (e === focused || (kind === "heads" && e.contains(focused)))}]));
+  return state;
+};
+const bring = state => {
+  const again = (kind, act) => all[kind]().forEach(([name, e]) => {
+    const was = state[kind].get(name);
+    if (!was) return;
+    act(e, was);
+    if (!was.focus) return;
+    const to = kind === "heads" ? e.querySelector("button") : e;
+    to.focus({preventScroll: true});
+    if (to.matches("input") && was.from != null) to.setSelectionRange(was.from, was.from);
+  });
+  again("folds", (e, was) => { e.open = was.open; });
+  again("heads", (e, was) => {
+    if (!was.sort) return;
+    e.querySelector("button").click();
+    if (was.sort === "descending") e.querySelector("button").click();
+  });
+  again("controls", (e, was) => {
+    if (e.value === was.value) return;
+    e.value = was.value;
+    e.dispatchEvent(new Event("input"));
+  });
+
+  again("series", (e, was) => { if (was.off) e.dispatchEvent(new Event("click")); });
+  again("scrolls", (e, was) => { e.scrollLeft = was.left, e.scrollTop = was.top; });
+};
 const refresh = async () => {
   const answer = await fetch("/", {cache: "no-store"});
   if (!answer.ok) throw new Error(await answer.text());
   const next = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const values = controls().map(c => c.value), open = folds().map(d => d.open);
+  const state = keep();
   leave();
   for (const part of ["header > div", "nav", "main"])
     document.querySelector(part).replaceWith(next.querySelector(part));
   start();
-  if (folds().length === open.length) folds().forEach((d, n) => { d.open = open[n]; });
-  if (controls().length === values.length) controls().forEach((control, n) => {
-    if (control.value === values[n]) return;
-    control.value = values[n];
-    control.dispatchEvent(new Event("input"));
-  });
+  bring(state);
   known = next.documentElement.dataset.revision;
 };
 const look = async () => {
@@ -205,7 +250,8 @@ const look = async () => {
     if (!answer.ok) say(text.trim(), true);
     else {
       if (text.trim() !== known) await refresh();
-      say("live, looked at " + new Date().toLocaleTimeString(), false);
+      const left = /not finished: .*/.exec(document.querySelector("p.sub").textContent);
+      say((left ? "waiting for the next row, " : "live, ") + "looked at " + new Date().toLocaleTimeString(), false);
     }
   } catch (error) { say("attune serve does not answer: " + error.message, true); }
   setTimeout(look, 2000);

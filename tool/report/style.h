@@ -79,7 +79,9 @@ svg .name { fill: var(--ink); } svg .label { font-size: 12px; }
 svg .heat { font-size: 13px; fill: #16191c; }
 .h0 rect { fill: #b5480f; } .h1 rect { fill: #e2905f; } .h2 rect { fill: #f4cfb8; } .h3 rect { fill: #d9dde0; }
 .h4 rect { fill: #bddaee; } .h5 rect { fill: #64abd9; } .h6 rect { fill: #0b62a3; } .none rect { fill: var(--none); }
-svg .h0 .heat, svg .h6 .heat { fill: #ffffff; }
+svg .h0 .heat, svg .h6 .heat { fill: #ffffff; } svg .unclear .heat { fill: var(--soft); }
+.unclear rect { fill: var(--none); stroke: var(--rule); stroke-dasharray: 4 3; }
+.stroke { stroke: var(--c); stroke-width: 1; opacity: 0.55; fill: none; }
 .threshold path { stroke: var(--ink); stroke-width: 4; stroke-linecap: round; }
 #tip { position: fixed; z-index: 3; pointer-events: none; white-space: pre-line; max-width: 30rem; display: none;
   background: var(--ink); color: var(--paper); border-radius: 7px; padding: 0.5rem 0.7rem; font-size: 0.82rem;
@@ -111,6 +113,7 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 #live { color: var(--soft); font-size: 0.85rem; } #live.bad { color: var(--bad); }
 footer { color: var(--soft); font-size: 0.83rem; padding-top: 2rem; padding-bottom: 3rem; }
 @media (max-width: 40rem) { header, nav > div, main, footer { padding-left: 1rem; padding-right: 1rem; }
+  figure.plot { overflow-x: auto; } figure.plot svg { min-width: 36rem; }  /* its letters stay readable */
   h1 { font-size: 1.6rem; } dl { grid-template-columns: 1fr; } dt { margin-top: 0.5rem; } }
 @media print { header, main, footer { max-width: none; padding-left: 0; padding-right: 0; } body { font-size: 10pt; }
   nav, .tools, #tip, button.plain, summary { display: none; } .scroll { max-height: none; overflow: visible; }

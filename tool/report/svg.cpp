@@ -223,7 +223,7 @@ int heat_class(double ratio) {
 }
 
 std::string draw(const HeatMap& map) {
-  constexpr double kCellWidth = 74, kCellHeight = 30, kTop = 26;
+  constexpr double kCellWidth = 88, kCellHeight = 30, kTop = 26;
   size_t longest = 0;
   for (const std::string& r : map.rows) longest = std::max(longest, r.size());
   const double left = std::min(420.0, 14 + kLetter * double(longest));
@@ -240,7 +240,7 @@ std::string draw(const HeatMap& map) {
       const bool filled = cell.ratio > 0;
       svg += fmt::format(
           "<g class=\"cell {}\"><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/>",
-          filled ? fmt::format("h{}", heat_class(cell.ratio)) : "none",
+          !filled ? "none" : cell.unclear ? "unclear" : fmt::format("h{}", heat_class(cell.ratio)),
           escaped(cell.label.empty() ? "not measured" : cell.label), px(x + 1), px(y + 1), px(kCellWidth - 2),
           px(kCellHeight - 2));
       svg += text(x + kCellWidth / 2, y + 20, "middle", filled ? cell.text : "", "heat") + "</g>\n";

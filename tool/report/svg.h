@@ -60,13 +60,26 @@ std::string draw(const Chart&);
 struct HeatMap {
   std::string title{};
   std::vector<std::string> columns{}, rows{};
-  struct Cell { double ratio = 0; std::string text{}, label{}; };
+  struct Cell { double ratio = 0; std::string text{}, label{}; bool unclear = false; };  // unclear: grey
   std::vector<std::vector<Cell>> cells{};  // [row][column]
   // A threshold applies in this row from this column on; column == columns.size(): in none of them.
   struct Line { size_t row = 0, column = 0; std::string label{}; };
   std::vector<Line> lines{};
 };
 std::string draw(const HeatMap&);
+// The samples of rows, each over the median of its row.
+struct Strips {
+  struct Row {
+    std::string name{};
+    int look = 0;
+    std::string label{};
+    std::vector<double> values{};  // sorted
+  };
+  std::string title{};
+  std::vector<Row> rows{};
+};
+std::string draw(const Strips&);
+
 int heat_class(double ratio);  // 0 much slower ... 3 the same ... 6 much faster
 
 }  // namespace attune

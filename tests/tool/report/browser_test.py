@@ -3,6 +3,7 @@
 """The report in a real browser: no errors, no requests, plots with tooltips, tables that sort and filter; when served,
 it follows a growing file. browser_test.py ATTUNE; exit code 77 without Chromium."""
 import http.client
+import importlib.util
 import json
 import pathlib
 import re
@@ -151,6 +152,84 @@ class Page(unittest.TestCase):
         self.assertEqual(self.browser.value("document.querySelector('#rows .count').textContent"), "500 rows")
 
 
+def axe():
+    """The text of axe-core from its package, or None."""
+    found = importlib.util.find_spec("axe_core_python")
+    return found and (pathlib.Path(found.origin).parent / "axe.min.js").read_text()
+
+
+class Looks(unittest.TestCase):
+    """The pages of a run, of a comparison and of a history, on a phone, a tablet and a desk, light and dark."""
+    WIDTHS = (360, 800, 1600)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        root = pathlib.Path(cls.folder.name)
+        slower = [record("cpu_forward", 512 * n, 20.0 * 512 * n * (1.3 if n % 3 else 1)) for n in range(1, 7)]
+        (root / "now.jsonl").write_text(typical() + "".join(slower))
+        (root / "before.jsonl").write_text(typical())
+        subprocess.run([ATTUNE, "report", root / "now.jsonl", "--baseline", root / "before.jsonl", "--out",
+                        root / "report.html"], check=True, stdout=subprocess.DEVNULL)
+        cls.pages = [root / "report.html"]
+        days = [json.loads(record("cpu_forward", 512, (1000.0 if day < 15 else 1300.0) + day % 3)) for day in range(28)]
+        for day, one in enumerate(days):
+            one["run"], one["provenance"]["time"] = f"run{day}", f"2026-01-{day + 1:02}T12:00:00Z"
+        (root / "days.jsonl").write_text("".join(json.dumps(one) + "\n" for one in days))
+        stored = subprocess.run([ATTUNE, "store", root / "days.jsonl", "--db", root / "days.db"], capture_output=True)
+        if stored.returncode == 0:  # SQLite is here
+            subprocess.run([ATTUNE, "history", "--db", root / "days.db", "--html", root / "days.html"], check=True,
+                           stdout=subprocess.DEVNULL)
+            cls.pages.append(root / "days.html")
+        cls.browser = browser.Browser()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        cls.folder.cleanup()
+
+    def each(self, widths=WIDTHS):
+        for page in self.pages:
+            for width in widths:
+                self.browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1,
+                                  mobile=False)
+                self.browser.open(f"file://{page}")
+                self.browser.value("document.querySelectorAll('details').forEach(d => d.open = true)")
+                yield page.name, width
+
+    def test_nothing_leaves_the_page_and_letters_stay_readable(self):
+        for name, width in self.each():
+            with self.subTest(name, width=width):
+                self.assertEqual(self.browser.errors, [])
+                self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), width)
+                smallest = self.browser.value("""Math.min(...[...document.querySelectorAll('main text')].map(t =>
+                    parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a).filter(s => s > 0))""")
+                self.assertGreaterEqual(smallest, 9)
+                beyond = self.browser.value("""[...document.querySelectorAll('main svg')].flatMap(svg => {
+                    const box = svg.getBoundingClientRect();
+                    return [...svg.querySelectorAll('text')].filter(t => { const b = t.getBoundingClientRect();
+                      return b.width && (b.left < box.left - 2 || b.right > box.right + 2); })
+                      .map(t => t.textContent); })""")
+                self.assertEqual(beyond, [], "words cut by the edge of a plot")
+
+    def test_axe_finds_no_serious_error(self):
+        source = axe()
+        if not source:
+            self.skipTest("axe-core-python is not installed")
+        for scheme, widths in (("light", (360, 1600)), ("dark", (800,))):
+            self.browser.scheme(scheme)
+            for name, width in self.each(widths):
+                with self.subTest(name, width=width, scheme=scheme):
+                    self.browser.value(source + "; 0")
+                    found = self.browser.value("""axe.run(document, {resultTypes: ['violations']}).then(r =>
+                        ({rules: r.passes.length, bad: r.violations
+                            .filter(v => v.impact === 'serious' || v.impact === 'critical')
+                            .map(v => v.id + ': ' + v.nodes[0].html.slice(0, 120) + ' ' + v.nodes[0].failureSummary)}))""")
+                    self.assertGreater(found["rules"], 10)
+                    self.assertEqual(found["bad"], [])
+        self.browser.scheme("light")
+
+
 class Served(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -191,6 +270,38 @@ class Served(unittest.TestCase):
             self.assertEqual(page.value("document.querySelectorAll('#rows tbody tr').length"), 12)
             self.assertEqual([r for r in page.requests if not r.startswith(address)], [])
             self.assertEqual([e for e in page.errors if "500" not in e], [])
+        finally:
+            page.close()
+
+    def test_what_the_reader_has_set_survives_200_rows(self):
+        lengths = [256 * n for n in range(1, 109)]
+        self.file.write_text(typical(lengths[:8]))
+        address = self.start()
+        page = browser.Browser()
+        state = """(() => [document.querySelector('#rows th[aria-sort]')?.textContent,
+                    document.querySelector('#rows th[aria-sort]')?.getAttribute('aria-sort'),
+                    document.querySelector('#rows input').value,
+                    [...document.querySelectorAll('#lengths .key.off')].map(k => k.textContent.trim()).join(),
+                    document.querySelector('#lengths details').open,
+                    document.activeElement.matches('#rows .tools input'), document.activeElement.selectionStart])()"""
+        try:
+            page.open(address)
+            self.assertTrue(page.until("document.querySelectorAll('#rows tbody tr').length === 16"))
+            page.value("""(() => {
+                const head = [...document.querySelectorAll('#rows th button')].find(b => b.textContent === 'median');
+                head.click(); head.click();
+                const input = document.querySelector('#rows input');
+                input.value = 'cpu_forward'; input.dispatchEvent(new Event('input'));
+                document.querySelector('#lengths .key').dispatchEvent(new Event('click'));
+                document.querySelector('#lengths details').open = true;
+                input.focus(); input.setSelectionRange(3, 3); })()""")
+            before = page.value(state)
+            self.assertEqual(before[:3] + before[4:], ["median", "descending", "cpu_forward", True, True, 3])
+            self.assertTrue(before[3])
+            for end in (30, 60, 108):
+                self.file.write_text(typical(lengths[:end]))
+                self.assertTrue(page.until(f"document.querySelectorAll('#rows tbody tr').length === {2 * end}"))
+                self.assertEqual(page.value(state), before)
         finally:
             page.close()
 

@@ -328,8 +328,8 @@ TEST(Html, page_is_whole_and_asks_nobody) {
   EXPECT_FALSE(has(html, "unsafe"));
   EXPECT_FALSE(has(html, "connect-src"));
   EXPECT_FALSE(has(html, " style=\""));  // forbidden by the content security policy
-  EXPECT_EQ(count(html, "<svg"), 3);
-  EXPECT_EQ(count(html, "The same as a table"), 2);  // one for the heat map, one for the two charts
+  EXPECT_EQ(count(html, "<svg"), 4);
+  EXPECT_EQ(count(html, "The same as a table"), 3);  // for the heat map, for the two charts, for the samples
   EXPECT_EQ(count(html, "http://") - count(html, "http://www.w3.org/2000/svg"), 0);
   EXPECT_FALSE(has(html, "https://"));
   EXPECT_FALSE(has(html, " src="));
@@ -350,8 +350,8 @@ TEST(Html, served_page_may_ask_its_own_origin_and_says_its_revision) {
 TEST(Html, verdict_comes_first_and_caveats_last) {
   const std::string html = to_html(report_of(typical()));
   std::vector<size_t> at;
-  for (const char* heading : {"<h2>Verdict", "<h2>What to use", "<h2>Against", "<h2>Time against", "<h2>Scaling",
-                              "<h2>Parity", "<h2>Every row", "<h2>Provenance", "<h2>Caveats"})
+  for (const char* heading : {"<h2>Verdict", "<h2>What to use", "<h2>Against", "<h2>Time against", "<h2>Samples",
+                              "<h2>Scaling", "<h2>Parity", "<h2>Every row", "<h2>Provenance", "<h2>Caveats"})
     at.push_back(html.find(heading));
   EXPECT_TRUE(std::is_sorted(at.begin(), at.end()));
   EXPECT_LT(at.back(), html.size());
@@ -378,6 +378,34 @@ TEST(Html, five_hundred_rows_are_below_a_megabyte_and_a_half) {
   const std::vector<Offer> offers = {{.name = "a cloud", .device = "*", .usd_an_hour = 3}};
   const std::string html = to_html(make_report({.records = records, .baseline = records, .offers = offers}));
   EXPECT_LT(html.size(), 1500u * 1000) << "bytes";
+}
+
+TEST(Html, samples_show_where_they_lie_and_of_many_rows_those_that_differ_most) {
+  auto records = typical();
+  records[1].samples_ns = {9e3, 1e4, 1e4, 1e4, 1e4, 1e4, 1.5e4};
+  const Report small = report_of(records);
+  const Section* const section = find_section(small, "samples");
+  ASSERT_TRUE(section);
+  const auto& strips = std::get<Strips>(section->figures.at(0).plots.at(0).drawing);
+  ASSERT_EQ(strips.rows.size(), records.size());
+  const auto row = std::find_if(strips.rows.begin(), strips.rows.end(), [](const Strips::Row& r) {
+    return r.values.size() == 7;
+  });
+  ASSERT_NE(row, strips.rows.end());
+  EXPECT_DOUBLE_EQ(row->values.front(), 0.9);
+  EXPECT_DOUBLE_EQ(row->values.back(), 1.5);
+  EXPECT_TRUE(has(row->label, "7 samples, 9.00 us ... 15.0 us, median 10.0 us")) << row->label;
+  EXPECT_EQ(section->figures[0].table.rows.size(), records.size());
+
+  auto rows = many();
+  for (size_t n = 0; n < 10; ++n) rows[50 * n].samples_ns[3] *= 0.5, rows[50 * n].samples_ns[4] *= 0.5;
+  const Report large = report_of(rows);
+  const Section* const few = find_section(large, "samples");
+  ASSERT_TRUE(few);
+  size_t shown = 0;
+  for (const Figure& f : few->figures) shown += f.table.rows.size();
+  EXPECT_EQ(shown, 10u);
+  EXPECT_TRUE(has(few->notes.at(1), "494 rows whose samples differ less")) << few->notes.at(1);
 }
 
 TEST(Csv, a_line_a_record_with_as_many_fields_as_its_head) {
