@@ -42,8 +42,8 @@ bool is_command(const CLI::App& app, std::string_view word) {
   return !app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; }).empty();
 }
 
-// `attune help bench` is `attune bench --help`, and `attune version` is `attune --version`. "-" is stdin, or stdout behind
-// an option that names a file to write.
+// `attune help bench` is `attune bench --help`, and `attune version` is `attune --version`. "-" is stdin, or stdout
+// behind an option that names a file to write.
 std::vector<std::string> usual(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   for (size_t n = 0; n < words.size() && words[n] != "--"; ++n) {

@@ -217,7 +217,7 @@ std::string paragraphs(const TextTable& t, int width) {
 int terminal_width(int file) {
   winsize size{};
   if (!isatty(file)) return 0;
-  return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 80;
+  return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 0;
 }
 
 size_t display_width(std::string_view text) {

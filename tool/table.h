@@ -7,7 +7,7 @@
 
 namespace attune {
 
-// Width of the terminal that a file writes to; 0 if it is not a terminal.
+// Width of the terminal that a file writes to; 0 if it is not a terminal, or one that does not tell its width.
 int terminal_width(int file);
 
 // Characters that a text takes on a terminal: the marks of terminal.h take none.

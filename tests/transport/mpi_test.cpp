@@ -73,7 +73,7 @@ TEST_F(Mpi, attention_over_four_processes_is_the_golden_attention) {
   const Ran ran = mpirun(4, {ATTUNE_BUILD_DIR "/attune", "parity", "--ring"});
   EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
   EXPECT_NE(ran.out.find(" passed, 0 failed"), std::string::npos) << ran.out << ran.err;
-  EXPECT_EQ(count(ran.out, "zigzag        4"), 1) << ran.out;  // only rank 0 prints
+  EXPECT_EQ(count(ran.out, "zigzag "), 1) << ran.out;  // only rank 0 prints
 }
 
 }  // namespace

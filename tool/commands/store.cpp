@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
 #include "tool/bench/axes.h"
+#include "tool/files.h"
+#include "tool/history/page.h"
 #include "tool/record/busy.h"
 #include "tool/record/store.h"
 #include "tool/record/read.h"
@@ -20,7 +21,7 @@ namespace {
 
 struct Asked {
   std::vector<std::string> files{};
-  std::string db{}, baseline{}, problem{}, subject{};
+  std::string db{}, baseline{}, problem{}, subject{}, html{}, markdown{};
   bool records = false;
 };
 
@@ -73,20 +74,8 @@ std::string sparkline(const std::vector<const Record*>& series) {
   return text;
 }
 
-struct Step {
-  Ratio ratio{};
-  Speed speed = Speed::same;
-  std::vector<std::string> machine{};  // how the machine differs
-};
-Step step(const Record& before, const Record& after) {
-  Step s{.ratio = median_ratio(before.samples_ns, after.samples_ns)};
-  s.speed = verdict(s.ratio, 0.01, std::max(before.aa_spread, after.aa_spread));
-  const bool moved = !after.peer && (s.speed == Speed::faster || s.speed == Speed::slower);
-  s.machine = machine_changes({&before}, {&after}, moved);
-  return s;
-}
-
-Json as_json(const std::vector<const Record*>& series) {
+Json as_json(const Trend& trend) {
+  const std::vector<const Record*>& series = trend.points;
   const Record& first = *series.front();
   Json points = Json::array();
   for (size_t n = 0; n < series.size(); ++n) {
@@ -95,44 +84,49 @@ Json as_json(const std::vector<const Record*>& series) {
                   {"median_ns", r.median_ns}, {"low_ns", r.interval.low}, {"high_ns", r.interval.high},
                   {"binary", r.provenance.binary}, {"busy", busy_text(r)}};
     if (n) {
-      const Step s = step(*series[n - 1], r);
+      const RunStep s = run_step(*series[n - 1], r);
       point["ratio_to_previous"] = s.ratio.value, point["verdict"] = name(s.speed);
       point["machine_changes"] = s.machine;
     }
     points.push_back(std::move(point));
   }
+  Json changes = Json::array();
+  for (const ChangePoint& c : trend.changes) {
+    const Provenance& p = series[c.at]->provenance;
+    changes.push_back({{"point", c.at}, {"time", p.time}, {"commit", p.commit}, {"ratio", c.ratio},
+                       {"before_ns", c.before_ns}, {"after_ns", c.after_ns}, {"chance", c.chance},
+                       {"verdict", c.is_slower() ? "SLOWER" : "FASTER"}, {"machine_changes", c.machine}});
+  }
   return {{"problem", first.problem}, {"pattern", first.pattern}, {"subject", first.subject},
           {"device", first.device}, {"machine", device_of(first)}, {"card", first.provenance.gpu_uuid},
           {"timing", timing_text(first)}, {"threads", first.threads}, {"layout", first.layout},
-          {"distribution", first.distribution}, {"points", points}};
+          {"distribution", first.distribution}, {"points", points}, {"changes", changes}};
 }
 
-// Everything that distinguishes series, as in trend_key().
-std::string heading(const Record& r) {
-  const std::string& card = r.provenance.gpu_uuid;
-  return join(line_text(r), " | ", r.subject, " | ", device_of(r), card.empty() ? "" : ", ", card, " | ",
-              setting_text(r));
-}
-
-void print(const std::vector<const Record*>& series) {
+void print(const Trend& trend) {
+  const std::vector<const Record*>& series = trend.points;
   const Record& first = *series.front();
   fmt::print("{}\n", heading(first));
   for (size_t n = 0; n < series.size(); ++n) {
     const Record& r = *series[n];
     fmt::print("  {}  {:<10.10}  {:>10}", r.provenance.time, r.provenance.commit, seconds_text(r.median_ns * 1e-9));
     if (n) {
-      const Step s = step(*series[n - 1], r);
+      const RunStep s = run_step(*series[n - 1], r);
       fmt::print("  {} [{}, {}] {}", factor_text(s.ratio.value), digits_text(s.ratio.interval.low),
                  digits_text(s.ratio.interval.high), name(s.speed));
     }
     if (const std::string busy = busy_text(r); !busy.empty()) fmt::print("  busy: {}", busy);
     fmt::print("\n");
     if (n)
-      for (const std::string& what : step(*series[n - 1], r).machine) fmt::print("    {}\n", what);
+      for (const std::string& what : run_step(*series[n - 1], r).machine) fmt::print("    {}\n", what);
   }
   if (series.size() > 1) {
-    const Step whole = step(first, *series.back());
+    const RunStep whole = run_step(first, *series.back());
     fmt::print("  {}  since the first: {} {}\n", sparkline(series), factor_text(whole.ratio.value), name(whole.speed));
+  }
+  for (const ChangePoint& c : trend.changes) {
+    fmt::print("  {}\n", sentence(trend, c));
+    for (const std::string& what : c.machine) fmt::print("    {}\n", what);
   }
 }
 
@@ -152,8 +146,15 @@ Status line_of(const std::string& text, Line& out) {
   return Status::good();
 }
 
+Status write_pages(const Asked& asked, const Report& report) {
+  if (!asked.html.empty())
+    if (Status s = write_file(asked.html, to_html(report)); !s.ok()) return s;
+  return asked.markdown.empty() ? Status::good() : write_file(asked.markdown, to_markdown(report));
+}
+
 void history(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune history: ", s.message)); };
+  if (const Status s = are_apart({asked.html, asked.markdown}, {path_of(asked)}); !s.ok()) return no(kUsage, s);
   Line line;
   const Status is_line = line_of(asked.problem, line);
   Store db;
@@ -173,22 +174,23 @@ void history(const Asked& asked, Context& context) {
     for (const Record& r : records) fmt::print("{}\n", to_json(r));
     return;
   }
-  std::vector<std::string> order;
-  std::map<std::string, std::vector<const Record*>> series;
-  for (const Record& r : records) {
-    if (r.status != RecordStatus::ok || r.samples_ns.empty()) continue;
-    const std::string key = trend_key(r);
-    if (!series.contains(key)) order.push_back(key);
-    series[key].push_back(&r);
-  }
-  if (order.empty())
+  const std::vector<Trend> trends = trends_of(records);
+  if (trends.empty())
     return no(kFailed, Status::no("none of ", records.size(), " matching records has a time; --records prints them"));
-  Json document = Json::array();
-  for (const std::string& key : order) {
-    if (context.json) document.push_back(as_json(series[key]));
-    else print(series[key]);
+  const bool pages = !asked.html.empty() || !asked.markdown.empty();
+  const Report report = pages ? history_report(trends, db.left_out()) : Report{};
+  if (const Status s = write_pages(asked, report); !s.ok()) return no(kMachine, s);
+  if (context.json) {
+    Json document = Json::array();
+    for (const Trend& t : trends) document.push_back(as_json(t));
+    fmt::print("{}\n", document.dump(2));
+  } else if (pages) {
+    for (const std::string& s : report.verdicts) fmt::print("{}\n", s);
+    for (const std::string& path : {asked.html, asked.markdown})
+      if (!path.empty()) fmt::print("wrote {}\n", path);
+  } else {
+    for (const Trend& t : trends) print(t);
   }
-  if (context.json) fmt::print("{}\n", document.dump(2));
 }
 
 }  // namespace
@@ -220,11 +222,15 @@ void add_history(CLI::App& app, Context& context) {
   sub.add_option("--baseline", asked->baseline, "Show only the records of this baseline").type_name("NAME");
   sub.add_flag("--records", asked->records, "Print the records themselves, one per line, as bench writes them");
   sub.add_option("--db", asked->db, "Use this store; default as for attune store").type_name("FILE");
+  sub.add_option("--html", asked->html, "Write a page: what changed for good, and a plot of every row")
+      .type_name("FILE");
+  sub.add_option("--markdown", asked->markdown, "Write the same as Markdown").type_name("FILE");
   sub.footer(
       "A ratio is the time before divided by the time after, so above 1 is faster.\n\n"
       "Examples:\n"
       "  attune history \"forward bf16 b1 h8 q1024 k1024 d64 causal\"\n"
       "  attune history --subject cpu_forward --json\n"
+      "  attune history --html trends.html\n"
       "  attune history --baseline main --records > main.jsonl");
   sub.callback([asked, &context] { history(*asked, context); });
 }

@@ -227,7 +227,7 @@ TEST(ProfileCommand, lists_the_kernels_of_a_cubin) {
   std::ofstream(temporary("k.cubin"), std::ios::binary) << cubin(168, 0, 384, 1024);
   const Ran text = attune_says({"profile", temporary("k.cubin")});
   EXPECT_EQ(text.code, 0) << text.err;
-  EXPECT_TRUE(has(text.out, "12 of 64 warps  registers      sm90::kernel<Bf16, 128>")) << text.out;
+  EXPECT_TRUE(has(text.out, "12 of 64 warps  registers  sm90::kernel<Bf16, 128>")) << text.out;
   const auto j = nlohmann::json::parse(attune_says({"profile", temporary("k.cubin"), "--json"}).out);
   EXPECT_EQ(j[0]["registers"], 168);
   EXPECT_EQ(j[0]["bound_by"], "registers");

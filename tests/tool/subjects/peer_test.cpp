@@ -105,7 +105,8 @@ TEST(Peers, an_unknown_one_is_named) {
   std::vector<std::string> names;
   EXPECT_EQ(peers_named({"torch:flsh"}, true, names).message,
             "--peer: 'torch:flsh' is not one of torch, torch:sdpa, torch:math, torch:flash, torch:cudnn, "
-            "torch:efficient, torch:flex, flash_attn, fa3, <file>.py:<function>, <library>.so:<symbol>");
+            "torch:efficient, torch:flex, flash_attn, fa3, <file>.py:<function>, <library>.so:<symbol>; did you mean "
+            "'torch:flash'?");
 }
 
 TEST(Peers, are_found_by_the_name_they_registered) {
