@@ -163,11 +163,15 @@ Types read_types(Reader& r, Pass pass) {
 struct Words {
   Reader& r;
   Problem& p;
-  bool sizes[std::size(kSizes)] = {}, mask = false, blocks = false, keys = false, repro = false, precision = false;
+  Word sizes[std::size(kSizes)] = {}, mask{}, blocks{}, keys{}, repro{}, precision{};  // as given
 
-  bool once(bool& given) {
-    if (given) return r.refuse(quoted(r.word), " is given twice, or another word of its kind is");
-    return given = true;
+  bool once(Word& given) {
+    if (given == r.word) return r.refuse(quoted(r.word), " is given twice");
+    if (!given.empty())
+      return r.refuse(quoted(r.word), " comes after ", quoted(given), "; accepted is one of them",
+                      &given == &mask ? "; a causal window of 128 keys is window127,0" : "");
+    given = r.word;
+    return true;
   }
   bool read_size() {
     for (size_t n = 0; n < std::size(kSizes); ++n) {
@@ -220,7 +224,7 @@ struct Words {
     const auto found = std::find(std::begin(kOption), std::end(kOption), stem);
     if (found == std::end(kOption)) return false;
     const Option o = Option(found - kOption);
-    if (bool given = p.has(o); !once(given)) return true;
+    if (Word given = p.has(o) ? r.word : Word{}; !once(given)) return true;
     p.set(o);
     r.rest.remove_prefix(stem.size());
     if (o == Option::bias) p.dtype.bias = DType::f32;
@@ -243,8 +247,8 @@ struct Words {
   // What the line still lacks; "" if it is complete.
   std::pair<Word, Word> missing() const {
     for (size_t n = 0; n < std::size(kSizes); ++n)
-      if (!sizes[n]) return {kSizes[n].what, kSizes[n].example};
-    return mask ? std::pair<Word, Word>{} : std::pair<Word, Word>{"a mask", kMasks};
+      if (sizes[n].empty()) return {kSizes[n].what, kSizes[n].example};
+    return mask.empty() ? std::pair<Word, Word>{"a mask", kMasks} : std::pair<Word, Word>{};
   }
   void unknown() {
     if (r.word.starts_with('@') || r.word.starts_with('/'))
