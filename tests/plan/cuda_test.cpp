@@ -61,6 +61,24 @@ TEST(Cuda, a_gpu_that_the_build_has_no_code_for_is_told_what_it_has) {
   EXPECT_EQ(cuda::has_code(999).ok(), ptx);
 }
 
+// Pure, so it holds in a build without GPU code too. On a GPU cuda_standard would take the attention of such a backward.
+TEST(Cuda, a_reproducible_backward_of_adaptive_blocks_is_refused_in_one_sentence) {
+  const auto answer = [](std::string_view pass, std::string_view repro, const Device& d) {
+    const Problem p = problem(join(pass, " bf16 b1 h4/2 q512 k512 d64 causal", repro,
+                                   " : adaptive block=64 density=0.5 hidden=32"));
+    return find_backend("adaptive")->supports(p, d).message;
+  };
+  for (const char* repro : {" repro=run", " repro=batch"}) {
+    for (const char* device : {"a100", "h200"})
+      EXPECT_EQ(answer("backward", repro, known(device)),
+                "adaptive: a backward on a GPU does not guarantee the order in which gradients of scores are summed; a "
+                "reproducible one requires a CPU");
+    EXPECT_EQ(answer("forward", repro, known("h200")), "");
+    EXPECT_EQ(answer("backward", repro, this_cpu()), "");
+  }
+  EXPECT_EQ(answer("backward", "", known("h200")), "");
+}
+
 class Sm80Forward : public testing::Test {
  protected:
   void SetUp() override {

@@ -118,6 +118,9 @@ Status supports(const Problem& p, const Device& d) {
     return no("gradients are ", name(p.dtype.grad), "; they must be f32, f16 or bf16");
   const Adaptive say = adaptive_of(p);
   if (d.kind == DeviceKind::cpu) return Status::good();
+  if (p.pass == Pass::backward && p.reproducible != Reproducible::no)
+    return no("a backward on a GPU does not guarantee the order in which gradients of scores are summed; a "
+              "reproducible one requires a CPU");
   const int64_t columns = ceil_div(p.len_k, say.block), most = cuda::most_columns(say.hidden);
   return columns <= most ? Status::good() : no("a row has ", columns, " key blocks; a GPU supports up to ", most);
 }
