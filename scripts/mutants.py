@@ -10,7 +10,7 @@ PROBLEM, COST, DROPOUT = "src/core/problem.cpp", "src/core/work.cpp", "src/core/
 PLAN, RULES, CHECK = "src/plan/plan.cpp", "src/plan/rules.cpp", "src/core/check.cpp"
 FORWARD, BACKWARD = "src/attention/cpu/forward.cpp", "src/attention/cpu/backward.cpp"
 GRADIENTS, PANELS = "src/attention/cpu/gradients.h", "src/attention/cpu/unit.h"
-FEW_ROWS = "src/attention/cpu/few_rows.cpp"
+DECODE = "src/attention/cpu/decode.cpp"
 SCALAR, NEON = "src/machine/cpu/scalar.cpp", "src/machine/cpu/neon.cpp"
 DILATED, DILATED_HEADS, OPS = "src/core/variant/dilated.h", "src/core/variant/dilated.cpp", "src/machine/tensor_ops.cpp"
 DILATED_CALLS, DILATED_SHAPE = "src/variants/dilated/calls.cpp", "src/variants/dilated/shape.cpp"
@@ -123,8 +123,8 @@ MUTANTS = [
      "the reference of a row hardly ever moves", CONFORMANCE),
     (FORWARD, "if (left_out_[k]) x_.rows[k]", "if (false) x_.rows[k]",
      "a NaN in v reaches rows that do not see its key", ["conformance_hidden_values_test"]),
-    (FEW_ROWS, "add(0, count, all.first, all.last);", "add(0, count, 0, n);",
-     "few rows add keys that some of them do not see", ["attention_few_rows_test"]),
+    (DECODE, "add(0, count, all.first, all.last);", "add(0, count, 0, n);",
+     "rows of a decode add keys that some of them do not see", ["attention_decode_test"]),
     (FORWARD, "      sum[r] *= factor[r];\n", "",
      "the sum is not rescaled when the reference moves", CONFORMANCE),
     (FORWARD, "tiles * (split + 1) / splits; ++n) {\n      const Tile t",

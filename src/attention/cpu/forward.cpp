@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "attention/cpu/append.h"
+#include "attention/cpu/decode.h"
 #include "attention/cpu/finite.h"
-#include "attention/cpu/few_rows.h"
 #include "attention/cpu/packed_keys.h"
 #include "attention/cpu/splits.h"
 #include "attention/cpu/unit.h"
@@ -442,7 +442,7 @@ Status supports(const Problem& p, const Device& d) { return cpu::supports("cpu_f
 Status shape(Plan& plan, const Planner&) {
   const Problem& p = plan.problem;
   const CpuKernels& m = kernels_of(p, plan.device);
-  if (has_few_rows(p, m)) return shape_few_rows(plan);
+  if (is_decode(p, m)) return shape_decode(plan);
   const int64_t rows = int64_t(p.len_q) * group(p), sets = int64_t(p.batch) * units(p), threads = plan.device.units;
   // Enough tasks for the threads, none larger than kTaskRows, all about equal.
   int64_t blocks = ceil_div(rows, kTaskRows);
@@ -510,7 +510,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
-  return append_then(plan.kernel == kFewRowsKernel ? attend_few_rows : attend, plan, a, ws, stream);
+  return append_then(plan.kernel == kDecodeKernel ? attend_decode : attend, plan, a, ws, stream);
 }
 
 }  // namespace

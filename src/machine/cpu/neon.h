@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/number.h"
-#include "machine/cpu/few_rows.h"
+#include "machine/cpu/row_loops.h"
 
 namespace attune::neon {
 namespace {  // each file is built with its own flags, so its code needs internal linkage

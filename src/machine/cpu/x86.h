@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "machine/cpu/few_rows.h"
+#include "machine/cpu/row_loops.h"
 #include "machine/cpu/kernels.h"
 
 namespace attune::x86 {

@@ -14,7 +14,7 @@ namespace {
 constexpr int kKeysAhead = 6;  // prefetched: rows of a key lie apart, which the hardware does not foresee
 
 template <class W, class T, int R>
-struct FewRows {
+struct RowLoops {
   using F = typename W::F;
 
   [[gnu::always_inline]] static inline void fetch(const void* row, int dim) {
@@ -84,19 +84,19 @@ struct FewRows {
 template <class W, class T>
 void row_scores(const float* q, int rows, const void* const* k, int n, int dim, float* s, int stride) {
   switch (rows) {
-    case 1: return FewRows<W, T, 1>::scores(q, k, n, dim, s, stride);
-    case 2: return FewRows<W, T, 2>::scores(q, k, n, dim, s, stride);
-    case 3: return FewRows<W, T, 3>::scores(q, k, n, dim, s, stride);
-    default: return FewRows<W, T, 4>::scores(q, k, n, dim, s, stride);
+    case 1: return RowLoops<W, T, 1>::scores(q, k, n, dim, s, stride);
+    case 2: return RowLoops<W, T, 2>::scores(q, k, n, dim, s, stride);
+    case 3: return RowLoops<W, T, 3>::scores(q, k, n, dim, s, stride);
+    default: return RowLoops<W, T, 4>::scores(q, k, n, dim, s, stride);
   }
 }
 template <class W, class T>
 void row_accumulate(const float* p, int rows, int stride, const void* const* v, int n, int dim, float* o) {
   switch (rows) {
-    case 1: return FewRows<W, T, 1>::accumulate(p, stride, v, n, dim, o);
-    case 2: return FewRows<W, T, 2>::accumulate(p, stride, v, n, dim, o);
-    case 3: return FewRows<W, T, 3>::accumulate(p, stride, v, n, dim, o);
-    default: return FewRows<W, T, 4>::accumulate(p, stride, v, n, dim, o);
+    case 1: return RowLoops<W, T, 1>::accumulate(p, stride, v, n, dim, o);
+    case 2: return RowLoops<W, T, 2>::accumulate(p, stride, v, n, dim, o);
+    case 3: return RowLoops<W, T, 3>::accumulate(p, stride, v, n, dim, o);
+    default: return RowLoops<W, T, 4>::accumulate(p, stride, v, n, dim, o);
   }
 }
 

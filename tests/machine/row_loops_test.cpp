@@ -8,7 +8,7 @@
 namespace attune {
 namespace {
 
-class FewRows : public testing::TestWithParam<const CpuKernels*> {
+class RowLoops : public testing::TestWithParam<const CpuKernels*> {
  protected:
   const CpuKernels& m = *GetParam();
   std::mt19937 random{7};
@@ -42,7 +42,7 @@ class FewRows : public testing::TestWithParam<const CpuKernels*> {
 
 constexpr int kStride = 48, kGuard = 4;
 
-TEST_P(FewRows, scores_are_dot_products) {
+TEST_P(RowLoops, scores_are_dot_products) {
   for (const int dim : {8, 24, 64, 72, 256})
     for (int rows = 1; rows <= 4; ++rows)
       for (const int n : {1, 2, 3, 7, 8, 9, 31}) {
@@ -61,7 +61,7 @@ TEST_P(FewRows, scores_are_dot_products) {
       }
 }
 
-TEST_P(FewRows, a_score_has_the_same_bits_whatever_its_neighbours) {
+TEST_P(RowLoops, a_score_has_the_same_bits_whatever_its_neighbours) {
   constexpr int kDim = 72, kKeys = 17;
   const Keys k = keys(kKeys, kDim);
   const std::vector<float> q = numbers(4 * kDim);
@@ -74,7 +74,7 @@ TEST_P(FewRows, a_score_has_the_same_bits_whatever_its_neighbours) {
     }
 }
 
-TEST_P(FewRows, weights_are_powers_of_two) {
+TEST_P(RowLoops, weights_are_powers_of_two) {
   for (const float ref : {0.f, 5.f, -3e7f}) {
     std::vector<float> s(32), x;
     for (size_t j = 0; j < s.size(); ++j) s[j] = j % 5 == 4 ? -INFINITY : ref - float(j) / 2;
@@ -94,7 +94,7 @@ TEST_P(FewRows, weights_are_powers_of_two) {
   EXPECT_TRUE(std::isnan(s[3]) && !std::isnan(s[4]));
 }
 
-TEST_P(FewRows, accumulate_adds_products) {
+TEST_P(RowLoops, accumulate_adds_products) {
   for (const int dim : {8, 24, 64, 72, 256})
     for (int rows = 1; rows <= 4; ++rows)
       for (const int n : {1, 3, 31}) {
@@ -111,7 +111,7 @@ TEST_P(FewRows, accumulate_adds_products) {
       }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, FewRows, testing::ValuesIn(machines()), label);
+INSTANTIATE_TEST_SUITE_P(Cpu, RowLoops, testing::ValuesIn(machines()), label);
 
 }  // namespace
 }  // namespace attune

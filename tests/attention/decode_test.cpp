@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forward of few rows reads keys where they lie. It agrees with the reference for every mask, key source and option.
-#include "attention/cpu/few_rows.h"
+// A decode reads keys where they lie. It agrees with the reference for every mask, key source and option.
+#include "attention/cpu/decode.h"
 
 #include "tests/runs.h"
 #include "verify/suite.h"
@@ -31,29 +31,29 @@ constexpr const char* kLines[] = {
     "forward f16 b1 h2 q1 k1100 d64 full | bhsd pad=3",
 };
 
-TEST(FewRows, agree_with_the_reference) {
+TEST(Decode, agree_with_the_reference) {
   Suite suite{.cases = {}, .backends = {find_backend("cpu_forward")}, .places = cpu_places(), .progress = {}};
   suite.places.push_back(busy_cpu());
   for (const char* line : kLines) suite.cases.push_back(case_of(line));
-  int few = 0;
+  int decoded = 0;
   for (const Attempt& a : suite.run()) {
     EXPECT_EQ(a.outcome.verdict, Verdict::pass) << command(suite, a) << "\n  " << a.outcome.why;
     Plan plan;
     EXPECT_TRUE(plan_on(*a.backend, suite.cases[a.case_index].problem, suite.places[a.place_index].device, plan).ok());
-    few += plan.kernel == cpu::kFewRowsKernel;
+    decoded += plan.kernel == cpu::kDecodeKernel;
   }
-  EXPECT_TRUE(few > 0 || !best_kernels(DType::f32, this_cpu().features)->row_scores);
+  EXPECT_TRUE(decoded > 0 || !best_kernels(DType::f32, this_cpu().features)->row_scores);
 }
 
-TEST(FewRows, are_few_without_a_list_and_without_bits_of_panels) {
+TEST(Decode, is_for_few_rows_without_a_list_and_without_bits_of_panels) {
   const CpuKernels& m = *best_kernels(DType::f32, this_cpu().features);
   if (!m.row_scores) GTEST_SKIP() << "requires loops for few rows, but those of " << m.isa << " are for panels only";
-  EXPECT_TRUE(cpu::has_few_rows(problem("forward f32 b1 h8 q4 k9000 d64 causal"), m));
-  EXPECT_TRUE(cpu::has_few_rows(problem("forward f32 b1 h8/2 q1 k9000 d64 causal"), m));
-  EXPECT_FALSE(cpu::has_few_rows(problem("forward f32 b1 h8 q16 k9000 d64 causal"), m));
-  EXPECT_FALSE(cpu::has_few_rows(problem("forward f32 b1 h16/1 q1 k9000 d64 causal"), m));
-  EXPECT_FALSE(cpu::has_few_rows(problem("forward f32 b1 h8 q4 k9000 d64 causal repro=batch"), m));
-  EXPECT_FALSE(cpu::has_few_rows(problem("forward f32 b1 h8 q4 k64 d64 causal blocks4x64x8"), m));
+  EXPECT_TRUE(cpu::is_decode(problem("forward f32 b1 h8 q4 k9000 d64 causal"), m));
+  EXPECT_TRUE(cpu::is_decode(problem("forward f32 b1 h8/2 q1 k9000 d64 causal"), m));
+  EXPECT_FALSE(cpu::is_decode(problem("forward f32 b1 h8 q16 k9000 d64 causal"), m));
+  EXPECT_FALSE(cpu::is_decode(problem("forward f32 b1 h16/1 q1 k9000 d64 causal"), m));
+  EXPECT_FALSE(cpu::is_decode(problem("forward f32 b1 h8 q4 k9000 d64 causal repro=batch"), m));
+  EXPECT_FALSE(cpu::is_decode(problem("forward f32 b1 h8 q4 k64 d64 causal blocks4x64x8"), m));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 //   row_scores, logits, hide, raise, row_weights, row_accumulate
 // A row never touches a key that it does not see: keys that all rows see are added for all of them, the others row by
 // row, in ascending order.
-#include "attention/cpu/few_rows.h"
+#include "attention/cpu/decode.h"
 
 #include <atomic>
 
@@ -155,15 +155,15 @@ class Task {
 
 }  // namespace
 
-bool has_few_rows(const Problem& p, const CpuKernels& m) {
+bool is_decode(const Problem& p, const CpuKernels& m) {
   const int most = std::max(kTogether, m.rows / kShareOfPanel);
   return m.row_scores && !by_head(p) && p.reproducible != Reproducible::batch && p.len_q <= most / group(p);
 }
 
-Status shape_few_rows(Plan& plan) {
+Status shape_decode(Plan& plan) {
   const Problem& p = plan.problem;
   const int64_t tasks = int64_t(p.batch) * p.heads_kv;
-  plan.kernel = kFewRowsKernel, plan.tile_q = rows_of(p), plan.tile_k = kTile;
+  plan.kernel = kDecodeKernel, plan.tile_q = rows_of(p), plan.tile_k = kTile;
   if (tasks < plan.device.units)
     plan.splits = int(std::clamp<int64_t>(ceil_div(2 * plan.device.units, tasks), 1, ceil_div(p.len_k, kTile)));
   Workspace count;
@@ -174,7 +174,7 @@ Status shape_few_rows(Plan& plan) {
   return Status::good();
 }
 
-Status attend_few_rows(const Plan& plan, const Args& a, Workspace ws, Stream) {
+Status attend_decode(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   const CpuKernels& m = kernels_of(p, plan.device);
   const SplitRows partial = carve_splits(ws, plan);
