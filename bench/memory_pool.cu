@@ -91,13 +91,13 @@ __global__ void nothing() {}
 
 struct Pattern {
   const char* name;
-  int live;        // concurrent buffers per thread
-  bool mixed;      // sizes drawn from 4 KiB ... 64 MiB; otherwise three recurring sizes
-  bool launches;   // a kernel with every buffer
+  int live;               // concurrent buffers per thread
+  bool mixed = false;     // sizes drawn from 4 KiB ... 64 MiB; otherwise three recurring sizes
+  bool launches = false;  // a kernel with every buffer
 };
-constexpr Pattern kPatterns[] = {{"one buffer a launch", 1, false, true},
-                                 {"three sizes", 4, false, false},
-                                 {"mixed sizes", 12, true, false}};
+constexpr Pattern kPatterns[] = {{.name = "one buffer a launch", .live = 1, .launches = true},
+                                 {.name = "three sizes", .live = 4},
+                                 {.name = "mixed sizes", .live = 12, .mixed = true}};
 
 struct Result {
   std::vector<double> get{}, put{};  // ns

@@ -256,7 +256,7 @@ MUTANTS = [
      "values are compressed with the weights of keys", ["modules_variants_test"]),
     (BUILD, "if (memory < 0) rotate(q), rotate(k);", "rotate(q), rotate(k);",
      "cross-attention is turned", ["modules_module_test"]),
-    (MODULE, "place & 1 ? std::sin(turn) : std::cos(turn)", "std::cos(turn)",
+    (MODULE, "place & 1 ? std::sin(phase) : std::cos(phase)", "std::cos(phase)",
      "parameters begin in equal pairs", ["modules_module_test"]),
     # Block patterns, their lists, and the scorer of content-adaptive patterns
     (PATTERN, "return {home(q.first), home(q.last - 1) + 1};", "return {home(q.first), home(q.first) + 1};",

@@ -19,14 +19,14 @@ constexpr char kMark = '\xfe';
 
 // Size in bytes of the longest beginning that is at most `width` wide.
 size_t bytes_of(std::string_view text, size_t width) {
-  size_t at = 0, wide = 0;
+  size_t at = 0, columns = 0;
   while (at < text.size()) {
     if (text[at] == kMark && at + 1 < text.size()) {
       at += 2;
       continue;
     }
-    if (wide == width) break;
-    ++wide, ++at;
+    if (columns == width) break;
+    ++columns, ++at;
     while (at < text.size() && (text[at] & 0xC0) == 0x80 && text[at] != kMark) ++at;
   }
   return at;
@@ -221,12 +221,12 @@ int terminal_width(int file) {
 }
 
 size_t display_width(std::string_view text) {
-  size_t wide = 0;
+  size_t columns = 0;
   for (size_t at = 0; at < text.size(); ++at) {
     if (text[at] == kMark) ++at;
-    else wide += (text[at] & 0xC0) != 0x80;
+    else columns += (text[at] & 0xC0) != 0x80;
   }
-  return wide;
+  return columns;
 }
 
 std::string cut_to(std::string_view text, int width) {

@@ -37,8 +37,8 @@ double normal(uint64_t seed, uint64_t name, uint64_t place) {
   const Words4 w = philox({{uint32_t(place >> 1), uint32_t(place >> 33), uint32_t(name), uint32_t(name >> 32)}},
                           uint32_t(seed), uint32_t(seed >> 32));
   const double radius = (w.w[0] + 1.) * 0x1p-32, angle = (w.w[1] + w.w[2] * 0x1p-32) * 0x1p-32;  // 0 < radius <= 1
-  const double length = std::sqrt(-2 * std::log(radius)), turn = 2 * std::numbers::pi * angle;
-  return length * (place & 1 ? std::sin(turn) : std::cos(turn));
+  const double length = std::sqrt(-2 * std::log(radius)), phase = 2 * std::numbers::pi * angle;
+  return length * (place & 1 ? std::sin(phase) : std::cos(phase));
 }
 
 uint64_t hash_of(std::string_view text) {  // FNV-1a: the same on every machine

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <random>
+#include <span>
 #include <sstream>
 #include <string>
 #include <unordered_set>
@@ -128,8 +129,18 @@ TEST(ProblemLine, refused_line_leaves_the_problem_alone) {
   EXPECT_EQ(p, Problem{.batch = 77});
 }
 
+struct Refused { const char *line, *words; };
+
+void expect_refused(std::span<const Refused> all) {
+  for (const auto& [line, words] : all) {
+    Problem p;
+    const Status s = parse(line, p);
+    EXPECT_NE(s.message.find(words), std::string::npos) << line << " -> " << s.message;
+  }
+}
+
 TEST(ProblemLine, refusals_are_sentences) {
-  const struct { const char *line, *words; } all[] = {
+  const Refused all[] = {
       {"sideways bf16 b2 h8 q1 k1 d64 full",
        "problem line: 'sideways' is not a pass, with which a line begins;"},
       {"forward i32 b2 h8 q1 k1 d64 full", "problem: dtype i32 is not one of f64, f32, f16, bf16, e4m3"},
@@ -172,6 +183,12 @@ TEST(ProblemLine, refusals_are_sentences) {
       {"forward bf16 b2 h8 q1 k1 d64 full : nsa l", "'l' is not name=value"},
       {"forward bf16 b2 h8 q1 k1 d64 full : NSA", "the name has characters other than a-z, 0-9 and _"},
       {"forward bf16 b2 h8 q1 k1 d64 full : nsa ", "variant: ends in a space"},
+  };
+  expect_refused(all);
+}
+
+TEST(ProblemLine, refusals_say_what_is_accepted_at_the_word) {
+  const Refused all[] = {
       {"", "the line is empty; expected a pass next: forward or backward"},
       {"  ", "the line is empty; expected a pass next"},
       {"forward", "the line ends after 'forward'; expected a dtype next: f64, f32, f16, bf16 and e4m3"},
@@ -205,11 +222,7 @@ TEST(ProblemLine, refusals_are_sentences) {
       {"fwd f32 b1 h8 q1 k1 d64 full",
        "accepted are forward and backward; did you mean 'forward'?"},
   };
-  for (const auto& [line, words] : all) {
-    Problem p;
-    const Status s = parse(line, p);
-    EXPECT_NE(s.message.find(words), std::string::npos) << line << " -> " << s.message;
-  }
+  expect_refused(all);
 }
 
 TEST(ProblemLine, words_after_the_dtype_come_in_any_order) {

@@ -108,13 +108,13 @@ struct Comparison {
     for (const size_t n : {size_t(0), x.size() / 2, x.size() - 1})
       if (std::abs(near_middle(a.position(x[n])) - near_middle(b.position(y[n]))) > 0.5) return false;  // most pairs
     steps += 20 * double(x.size());
-    std::vector<std::pair<double, size_t>> far(x.size());
+    std::vector<std::pair<double, size_t>> by_distance(x.size());
     for (size_t n = 0; n < x.size(); ++n)
-      far[n] = {std::max(std::abs(a.position(x[n])), std::abs(b.position(y[n]))), n};
+      by_distance[n] = {std::max(std::abs(a.position(x[n])), std::abs(b.position(y[n]))), n};
     const size_t kept = x.size() * 7 / 10;
-    std::nth_element(far.begin(), far.begin() + long(kept), far.end());
+    std::nth_element(by_distance.begin(), by_distance.begin() + long(kept), by_distance.end());
     std::vector<double> xs, ys;
-    for (size_t n = 0; n < kept; ++n) xs.push_back(x[far[n].second]), ys.push_back(y[far[n].second]);
+    for (size_t n = 0; n < kept; ++n) xs.push_back(x[by_distance[n].second]), ys.push_back(y[by_distance[n].second]);
     const double mx = std::accumulate(xs.begin(), xs.end(), 0.0) / double(kept);
     const double my = std::accumulate(ys.begin(), ys.end(), 0.0) / double(kept);
     double xx = 0, yy = 0, xy = 0;

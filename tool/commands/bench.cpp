@@ -258,7 +258,7 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
   if (!asked.sign.empty() && !is_peer_process())
     if (const Status s = is_signable(asked); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
   if (!names.empty() && !is_hosted() && !is_peer_process()) return run_apart(asked, names, context);
-  const RunEnds ends;
+  const RunGuard guard;
   std::vector<const attune_peer*> peers;
   Provenance from = provenance();
   if (const Status s = open_peers(names, asked.python, peers); !s.ok()) return no(kMachine, s);

@@ -22,22 +22,22 @@ namespace attune {
 namespace {
 
 constexpr const char* kVariable = "ATTUNE_PEER_PROCESS";  // "<pid that waits> <notes> <records>", two descriptors
-constexpr int kMostPeers = 64, kMostEnds = 256;
-constexpr int kMostEndsOfPeer = 3;                        // then it is not started again
+constexpr int kMostPeers = 64, kMostExits = 256;
+constexpr int kMostExitsOfPeer = 3;                       // then it is not started again
 
 struct Text {
   char bytes[240];
   void set(std::string_view text) { bytes[text.copy(bytes, sizeof bytes - 1)] = 0; }
 };
-struct End {
+struct Exit {
   int row, peer;  // -1: before the first row
   Text how;
 };
 // Shared memory, zero at first.
 struct Notes {
   Text peers[kMostPeers];
-  int peer_count, end_count;
-  End ends[kMostEnds];
+  int peer_count, exit_count;
+  Exit exits[kMostExits];
   int row;                        // counted from 1; 0: none has begun
   volatile int running;           // number of a peer, counted from 1; 0: none
   volatile sig_atomic_t interrupted;
@@ -78,13 +78,13 @@ int index_of(const Notes& n, std::string_view name) {
   return -1;
 }
 
-int ends_of(const Notes& n, int peer) {
-  return int(std::count_if(n.ends, n.ends + n.end_count, [&](const End& e) { return e.peer == peer; }));
+int exits_of(const Notes& n, int peer) {
+  return int(std::count_if(n.exits, n.exits + n.exit_count, [&](const Exit& e) { return e.peer == peer; }));
 }
 
 bool is_given_up(const Notes& n, int peer) {
-  const auto before_rows = [&](const End& e) { return e.peer == peer && e.row < 0; };
-  return ends_of(n, peer) >= kMostEndsOfPeer || std::any_of(n.ends, n.ends + n.end_count, before_rows);
+  const auto before_rows = [&](const Exit& e) { return e.peer == peer && e.row < 0; };
+  return exits_of(n, peer) >= kMostExitsOfPeer || std::any_of(n.exits, n.exits + n.exit_count, before_rows);
 }
 
 std::string how(int status) {
@@ -175,16 +175,16 @@ Status await(const PeerProcess& process, int& code) {
     const int peer = notes->running - 1;
     const bool started = notes->row > 0 || peer >= 0;
     if (notes->finished || signal || notes->interrupted || (!started && WIFEXITED(status))) return Status::good();
-    if (peer < 0 || notes->end_count == kMostEnds)
+    if (peer < 0 || notes->exit_count == kMostExits)
       return Status::no("the process of the peers ended ", how(status), " while none of them ran");
-    End& e = notes->ends[notes->end_count++];
+    Exit& e = notes->exits[notes->exit_count++];
     e.row = notes->row > 0 ? notes->row : -1, e.peer = peer;
     e.how.set(how(status));
   }
 }
 
 bool is_peer_process() { return here().notes; }
-bool is_started_again() { return here().notes && here().notes->end_count > 0; }
+bool is_started_again() { return here().notes && here().notes->exit_count > 0; }
 std::string session_path() { return fmt::format("/proc/self/fd/{}", here().records); }
 size_t& printed_records() {
   static size_t alone = 0;
@@ -201,15 +201,15 @@ std::string how_it_ended(std::string_view peer) {
   const Notes* const n = here().notes;
   const int which = n ? index_of(*n, peer) : -1;
   if (which < 0) return "";
-  const End* last = nullptr;
-  for (const End* e = n->ends; e != n->ends + n->end_count; ++e) {
+  const Exit* last = nullptr;
+  for (const Exit* e = n->exits; e != n->exits + n->exit_count; ++e) {
     if (e->peer != which) continue;
     last = e;
     if (e->row == n->row) return fmt::format("it ended its process {}", e->how.bytes);
   }
   if (!last || !is_given_up(*n, which)) return "";
   if (last->row < 0) return fmt::format("it ended its process {} while it was loaded", last->how.bytes);
-  return fmt::format("not run again: it ended its process {} times, at last {}", ends_of(*n, which), last->how.bytes);
+  return fmt::format("not run again: it ended its process {} times, at last {}", exits_of(*n, which), last->how.bytes);
 }
 
 bool is_given_up(std::string_view peer) {
@@ -218,7 +218,7 @@ bool is_given_up(std::string_view peer) {
   return which >= 0 && is_given_up(*n, which);
 }
 
-RunEnds::~RunEnds() {
+RunGuard::~RunGuard() {
   if (here().notes) here().notes->finished = 1;
 }
 

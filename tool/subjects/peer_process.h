@@ -31,11 +31,11 @@ void note_interrupt() noexcept;    // for a signal handler
 // How this peer ended the process in the row that was noted last; "" if it did not.
 std::string how_it_ended(std::string_view peer);
 bool is_given_up(std::string_view peer);  // it is not started again in any row
-struct RunEnds {                   // its destructor notes that bench came to its end
-  RunEnds() = default;
-  RunEnds(const RunEnds&) = delete;
-  RunEnds& operator=(const RunEnds&) = delete;
-  ~RunEnds();
+struct RunGuard {                  // its destructor notes that bench came to its end
+  RunGuard() = default;
+  RunGuard(const RunGuard&) = delete;
+  RunGuard& operator=(const RunGuard&) = delete;
+  ~RunGuard();
 };
 
 // A number for PeerCall; 0 if the peer is unknown.
