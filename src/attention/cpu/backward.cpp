@@ -530,9 +530,7 @@ Status shape(Plan& plan, const Planner&) {
   carve_partial(count, plan);
   const PackedQueries queries = carve_queries(count, plan, m);
   carve_list(count, p);
-  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m, queries);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+  return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan, m, queries); });
 }
 
 Status run(const Plan& plan, const Args& given, Workspace ws, Stream) {

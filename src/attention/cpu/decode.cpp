@@ -169,9 +169,7 @@ Status shape_decode(Plan& plan) {
   Workspace count;
   carve_rotated(count, p);
   carve_splits(count, plan);
-  for (int n = 0; n < plan.device.units; ++n) carve(count, p);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+  return count_workspace(plan, count, [&](Workspace& own) { carve(own, p); });
 }
 
 Status attend_decode(const Plan& plan, const Args& a, Workspace ws, Stream) {

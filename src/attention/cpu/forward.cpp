@@ -457,9 +457,7 @@ Status shape(Plan& plan, const Planner&) {
   carve_rotated(count, p);
   carve_splits(count, plan);
   carve_keys(count, plan, m);
-  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+  return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan, m); });
 }
 
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {

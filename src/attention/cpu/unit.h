@@ -23,6 +23,13 @@ auto by_worker(Workspace ws, Carve carve) {
     return carve(own);
   };
 }
+// The counterpart in `shape`: the workspace counted so far, and the scratch of every worker.
+template <class Carve>
+Status count_workspace(Plan& plan, Workspace& count, Carve carve) {
+  for (int n = 0; n < plan.device.units; ++n) carve(count);
+  plan.workspace_bytes = count.used;
+  return Status::good();
+}
 
 // The query heads of one KV head (a GQA group) in one sequence. Their rows are ordered (position, head), so that they
 // share packed tiles and panels; with one query per head they share a single panel. Block lists differ by head, so with

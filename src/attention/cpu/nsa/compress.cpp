@@ -197,9 +197,7 @@ Status shape(Plan& plan, const Planner&) {
   Workspace count;
   carve_hidden(count, plan.problem, nsa);
   count.take<float>(size_t(nsa.width(plan.problem.dim_qk)));
-  for (int n = 0; n < plan.device.units; ++n) carve(count, plan.problem, nsa);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+  return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan.problem, nsa); });
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {

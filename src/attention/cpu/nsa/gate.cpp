@@ -94,9 +94,7 @@ Status supports(const Problem& p, const Device& d) { return supports_rows("cpu_g
 
 Status shape(Plan& plan, const Planner&) {
   Workspace count;
-  for (int n = 0; n < plan.device.units; ++n) carve(count, plan.problem);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+  return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan.problem); });
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {

@@ -205,9 +205,7 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = int(std::max<int64_t>(std::min<int64_t>(fair, kTaskRows / group(p)), least));
   plan.tile_k = m.tile;
   Workspace count;
-  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m, nsa);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+  return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan, m, nsa); });
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {

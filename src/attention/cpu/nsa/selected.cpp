@@ -338,9 +338,7 @@ Status shape(Plan& plan, const Planner&) {
   plan.tile_q = int(ceil_div(p.len_q, tasks)), plan.tile_k = piece_of(m, nsa);
   Workspace count;
   carve_keys(count, plan, m, nsa);
-  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m, nsa);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+  return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan, m, nsa); });
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {

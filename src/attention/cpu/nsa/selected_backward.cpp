@@ -423,9 +423,7 @@ Status shape(Plan& plan, const Planner&) {
     plan.splits = int(std::clamp<int64_t>(ceil_div(plan.device.units, sets), 1, blocks_of(p, nsa)));
   Workspace count;
   carve_rows_of_groups(count, p), carve_dq(count, plan, m);
-  for (int n = 0; n < plan.device.units; ++n) carve(count, plan, m, nsa);
-  plan.workspace_bytes = count.used;
-  return Status::good();
+  return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan, m, nsa); });
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
