@@ -61,7 +61,7 @@ TEST(Cuda, a_gpu_that_the_build_has_no_code_for_is_told_what_it_has) {
   EXPECT_EQ(cuda::has_code(999).ok(), ptx);
 }
 
-// Pure, so it holds in a build without GPU code too. On a GPU cuda_standard would take the attention of such a backward.
+// Pure, so it holds in a build without GPU code too. On a GPU, cuda_standard would take the attention of such a call.
 TEST(Cuda, a_reproducible_backward_of_adaptive_blocks_is_refused_in_one_sentence) {
   const auto answer = [](std::string_view pass, std::string_view repro, const Device& d) {
     const Problem p = problem(join(pass, " bf16 b1 h4/2 q512 k512 d64 causal", repro,
