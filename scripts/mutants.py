@@ -327,7 +327,7 @@ MUTANTS = [
     (NSA_SELECTED, "x_.sum[mine[r]] *= move;", "", "nsa: a running sum is not rescaled", NSA_CASES),
     (NSA_SELECTED, "if (seen < n) {", "if (false) {", "nsa: a token with panels of its own sees the future", NSA_CASES),
     (NSA_SELECTED, "x_.sum[row + r] *= factor[r];", "", "nsa: a token's own running sum is not rescaled", NSA_CASES),
-    (NSA_SELECTED, "slot % keys.pieces * plan.tile_k", "0", "nsa: of a long block only the first piece is packed",
+    (NSA_SELECTED, "slot % keys.tiles_per_block * plan.tile_k", "0", "nsa: of a long block only the first tile is packed",
      NSA_CASES),
     (NSA_BACKWARD, "position(least) < key) ++least", "position(least) <= key) ++least",
      "nsa: a query gives its own key no gradient", NSA_CASES),

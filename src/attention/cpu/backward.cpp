@@ -173,8 +173,8 @@ class Task {
   void query_block(int unit, Rows keys, const Panels& panels, Rows seen, const BlockList& list, int64_t block,
                    int key_block) {
     const Unit& u = x_.units[unit];
-    for (int64_t piece = 0; piece < queries_.pieces; ++piece) {
-      const int64_t slot = block * queries_.pieces + piece;
+    for (int64_t nth = 0; nth < queries_.tiles_per_block; ++nth) {
+      const int64_t slot = block * queries_.tiles_per_block + nth;
       const Rows tile = queries_.rows(plan_, u, slot);
       const Rows open{clamp(tile.first, seen.first, seen.last), clamp(tile.last, seen.first, seen.last)};
       if (open.first >= open.last) continue;
@@ -516,7 +516,7 @@ Status shape(Plan& plan, const Planner&) {
   // In 16 bit, two tiles suit a short sequence better than one: under a causal mask the second meets half the queries.
   plan.tile_k = int(round_up(std::min(p.len_k, p.len_k > 264 * narrow ? 264 * narrow : 264), step));
   plan.tile_q = int(round_up(std::min<int64_t>(int64_t(p.len_q) * group(p), 132 * narrow), step));
-  if (by_head(p)) {  // equal pieces of a block
+  if (by_head(p)) {  // equal tiles of a block
     const int size = std::min(p.mask.blocks.q, p.len_q);
     plan.tile_q = int(round_up(ceil_div(size, ceil_div(size, 128 * narrow)), step));
     plan.tile_k = int(round_up(std::min({p.len_k, p.mask.blocks.k, 240 * narrow}), step));

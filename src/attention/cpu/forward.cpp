@@ -126,11 +126,11 @@ class Task {
       for (int key = first; key < last;) {
         int count = std::min(last - key, m_.tile - used);
         int64_t packed = -1;
-        if (keys_) {  // a piece is taken whole, or the tile is full
-          const int64_t piece = (key - begin) / m_.tile;
+        if (keys_) {  // a packed tile is taken whole, or the tile is full
+          const int64_t nth = (key - begin) / m_.tile;
           count = std::min<int64_t>(last - key, m_.tile);
           if (round_up(count, m_.keys) > m_.tile - used) tile(), used = count_ = 0;
-          packed = keys_.slot(p_, u_.b, u_.head_kv, begin / list.blocks.k * keys_.pieces + piece);
+          packed = keys_.slot(p_, u_.b, u_.head_kv, begin / list.blocks.k * keys_.tiles_per_block + nth);
         }
         segments_[count_++] = {key, count, used, list.entry(block) + int(n), packed};
         used += int(round_up(count, m_.keys)), key += count;
@@ -420,19 +420,19 @@ int task_rows(const Plan& plan) {
   return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q;
 }
 
-// Tasks of a unit with up to `len_q` queries: row blocks, or with a list the pieces of each query block.
+// Tasks of a unit with up to `len_q` queries: row blocks, or with a list the tiles of each query block.
 struct Tasks {
-  int64_t size, pieces, count;
+  int64_t size, tiles_per_block, count;
 
-  Tasks(const Plan& plan, int len_q) : size(task_rows(plan)), pieces(1) {
+  Tasks(const Plan& plan, int len_q) : size(task_rows(plan)), tiles_per_block(1) {
     const Problem& p = plan.problem;
-    if (by_head(p)) pieces = ceil_div(std::min(p.mask.blocks.q, len_q), size);
-    count = by_head(p) ? ceil_div(len_q, p.mask.blocks.q) * pieces : ceil_div(int64_t(len_q) * group(p), size);
+    if (by_head(p)) tiles_per_block = ceil_div(std::min(p.mask.blocks.q, len_q), size);
+    count = by_head(p) ? ceil_div(len_q, p.mask.blocks.q) * tiles_per_block : ceil_div(int64_t(len_q) * group(p), size);
   }
   // The rows of task n in a unit of `rows` rows.
   Rows rows_of(const Problem& p, int64_t n, int rows) const {
     if (!by_head(p)) return {clamp(n * size, 0, rows), clamp((n + 1) * size, 0, rows)};
-    const int64_t block = n / pieces * p.mask.blocks.q, first = block + n % pieces * size;
+    const int64_t block = n / tiles_per_block * p.mask.blocks.q, first = block + n % tiles_per_block * size;
     return {clamp(first, 0, rows), clamp(std::min(first + size, block + p.mask.blocks.q), 0, rows)};
   }
 };
@@ -487,7 +487,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   if (keys) {
     auto pack = [&](int worker) {
       const Scratch scratch = scratch_of(worker);
-      const int64_t of_head = ceil_div(longest(p, a).k, p.mask.blocks.k) * keys.pieces;
+      const int64_t of_head = ceil_div(longest(p, a).k, p.mask.blocks.k) * keys.tiles_per_block;
       for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < p.batch * p.heads_kv * of_head;)
         pack_keys(p, a, m, keys, scratch.rows, scratch.scores, n, of_head);
     };

@@ -139,15 +139,16 @@ inline void add_splits(const Plan& plan, const Args& a, const CpuKernels& m, con
 
 // The key tiles of a sequence of up to `len_k` keys. Tiles do not cross blocks of a list.
 struct KeyTiles {
-  int64_t size, block, pieces, count;
+  int64_t size, block, tiles_per_block, count;
 
   KeyTiles(const Plan& plan, int len_k)
-      : size(plan.tile_k), block(plan.problem.mask.blocks.k), pieces(ceil_div(std::min<int64_t>(block, len_k), size)),
-        count(block ? ceil_div(len_k, block) * pieces : ceil_div(len_k, size)) {}
+      : size(plan.tile_k), block(plan.problem.mask.blocks.k),
+        tiles_per_block(ceil_div(std::min<int64_t>(block, len_k), size)),
+        count(block ? ceil_div(len_k, block) * tiles_per_block : ceil_div(len_k, size)) {}
   // The keys of tile n in a sequence of `len` keys.
   Rows keys(int64_t n, int len) const {
     if (!block) return {clamp(n * size, 0, len), clamp((n + 1) * size, 0, len)};
-    const int64_t start = n / pieces * block, first = start + n % pieces * size;
+    const int64_t start = n / tiles_per_block * block, first = start + n % tiles_per_block * size;
     return {clamp(first, 0, len), clamp(std::min(first + size, start + block), 0, len)};
   }
 };

@@ -6,12 +6,13 @@
 namespace attune::cpu {
 
 // With a block list, a query block has too few rows to amortize the packing of its keys. If lists have as many entries
-// as there are key blocks, all keys are packed once in advance: block after block, in pieces of at most one tile.
+// as there are key blocks, all keys are packed once in advance: block after block, in tiles.
 struct PackedKeys {
-  std::byte *k = nullptr, *v = nullptr;  // [batch][KV head][block][piece]
-  int64_t k_bytes = 0, v_bytes = 0;      // per piece
-  int64_t pieces = 1, slots = 0;         // pieces per block, per head
-  int room = 0;                          // keys per piece
+  std::byte *k = nullptr, *v = nullptr;  // [batch][KV head][block][tile]
+  int64_t k_bytes = 0, v_bytes = 0;      // per tile
+  int64_t tiles_per_block = 1;
+  int64_t slots = 0;                     // tiles per head
+  int room = 0;                          // keys per tile
 
   explicit operator bool() const { return room > 0; }
   int64_t slot(const Problem& p, int b, int head_kv, int64_t of_head) const {
@@ -24,9 +25,9 @@ inline PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& 
   const Blocks size = p.mask.blocks;
   const int64_t blocks = by_head(p) ? ceil_div(p.len_k, size.k) : 0;
   if (!blocks || size.bound < int64_t(p.batch) * p.heads_kv * blocks) return {};
-  PackedKeys all{.pieces = ceil_div(std::min(size.k, p.len_k), m.tile),
+  PackedKeys all{.tiles_per_block = ceil_div(std::min(size.k, p.len_k), m.tile),
                  .room = int(round_up(std::min({size.k, p.len_k, m.tile}), m.keys))};
-  all.slots = blocks * all.pieces;
+  all.slots = blocks * all.tiles_per_block;
   all.k_bytes = packed_bytes(m, all.room, p.dim_qk), all.v_bytes = packed_bytes(m, all.room, p.dim_v);
   const int64_t every = all.slot(p, p.batch, 0, 0);
   all.k = ws.take<std::byte>(size_t(every * all.k_bytes));
@@ -34,13 +35,13 @@ inline PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& 
   return all;
 }
 
-// Packs the n-th piece of all keys; a head has `of_head` pieces.
+// Packs the n-th tile of all keys; a head has `of_head` tiles.
 inline void pack_keys(const Problem& p, const Args& a, const CpuKernels& m, const PackedKeys& to, const void** rows,
                       General* scores, int64_t n, int64_t of_head) {
   const int64_t slot = n % of_head, set = n / of_head;
   const int b = int(set / p.heads_kv), head = int(set % p.heads_kv), tile = std::min(p.mask.blocks.k, m.tile);
   const Unit u = unit_of(p, a, b, head * (p.heads_q / p.heads_kv), scores);
-  const int64_t start = slot / to.pieces * p.mask.blocks.k, first = start + slot % to.pieces * tile;
+  const int64_t start = slot / to.tiles_per_block * p.mask.blocks.k, first = start + slot % to.tiles_per_block * tile;
   const int count = int(std::min({first + tile, start + p.mask.blocks.k, int64_t(u.seq.len_k)}) - first);
   if (count <= 0) return;
   const int64_t place = to.slot(p, b, head, slot);

@@ -13,20 +13,21 @@ struct Queries {
 };
 
 // With a block list, a key block has too few rows to amortize the packing of its queries. All queries are packed once
-// in advance, in pieces of the blocks, one query tile each.
+// in advance, one tile after the other, of blocks that begin with a tile of their own.
 struct PackedQueries {
-  Queries first{};                          // of the first piece
-  int64_t q_bytes = 0, do_bytes = 0;        // per piece
-  int64_t size = 0, pieces = 1, slots = 0;  // queries per block, pieces per block, pieces per head
+  Queries first{};                          // of the first tile
+  int64_t q_bytes = 0, do_bytes = 0;        // per tile
+  int64_t size = 0, tiles_per_block = 1;    // queries and tiles per block
+  int64_t slots = 0;                        // tiles per head
 
   Queries at(const Problem& p, int b, int h, int64_t slot) const {
     const int64_t n = (int64_t(b) * p.heads_q + h) * slots + slot;
     return {first.q_k + n * q_bytes, first.q_v + n * q_bytes, first.do_k + n * do_bytes, first.do_v + n * do_bytes,
             first.room};
   }
-  // The rows of a piece within a unit.
+  // The rows of a tile within a unit.
   Rows rows(const Plan& plan, const Unit& u, int64_t slot) const {
-    const int64_t block = slot / pieces * size, begin = block + slot % pieces * plan.tile_q;
+    const int64_t block = slot / tiles_per_block * size, begin = block + slot % tiles_per_block * plan.tile_q;
     return {int(std::min<int64_t>(begin, u.rows())),
             int(std::min({begin + plan.tile_q, block + size, int64_t(u.rows())}))};
   }
@@ -36,8 +37,8 @@ inline PackedQueries carve_queries(Workspace& ws, const Plan& plan, const CpuKer
   const Problem& p = plan.problem;
   if (!by_head(p)) return {};
   PackedQueries all{.size = p.mask.blocks.q};
-  all.pieces = ceil_div(std::min<int64_t>(all.size, p.len_q), plan.tile_q);
-  all.slots = ceil_div(p.len_q, all.size) * all.pieces;
+  all.tiles_per_block = ceil_div(std::min<int64_t>(all.size, p.len_q), plan.tile_q);
+  all.slots = ceil_div(p.len_q, all.size) * all.tiles_per_block;
   all.first.room = int(round_up(std::min({p.mask.blocks.q, p.len_q, plan.tile_q}), m.keys));
   all.q_bytes = packed_bytes(m, all.first.room, p.dim_qk), all.do_bytes = packed_bytes(m, all.first.room, p.dim_v);
   const int64_t every = int64_t(p.batch) * p.heads_q * all.slots;

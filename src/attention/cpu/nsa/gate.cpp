@@ -102,12 +102,12 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Problem& p = plan.problem;
   int longest = 0;  // p.len_q is only a bound
   for (int b = 0; b < p.batch; ++b) longest = std::max(longest, queries_of(p, a, b).count);
-  const int64_t pieces = ceil_div(longest, kTaskQueries);
+  const int64_t tasks = ceil_div(longest, kTaskQueries);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, p); });
-  each_task(p.batch * pieces, plan.device.units, [&](int worker, int64_t n) {
+  each_task(p.batch * tasks, plan.device.units, [&](int worker, int64_t n) {
     const Scratch x = scratch_of(worker);
-    const Queries s = queries_of(p, a, int(n / pieces));
-    const int64_t first = n % pieces * kTaskQueries;
+    const Queries s = queries_of(p, a, int(n / tasks));
+    const int64_t first = n % tasks * kTaskQueries;
     const int64_t last = std::min<int64_t>(first + kTaskQueries, s.count);
     for (int64_t i = first; i < last; ++i) job.query(s.batch, s.first + i, x);
   });

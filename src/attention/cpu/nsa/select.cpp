@@ -214,13 +214,13 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const Nsa nsa = nsa_of(p);
   int longest = 0;  // p.len_q is only a bound
   for (int b = 0; b < p.batch; ++b) longest = std::max(longest, select_sequence(p, a, nsa, b).len_q);
-  const int64_t pieces = ceil_div(longest, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
+  const int64_t tiles = ceil_div(longest, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
-  each_task(sets * pieces, plan.device.units, [&](int worker, int64_t n) {
+  each_task(sets * tiles, plan.device.units, [&](int worker, int64_t n) {
     const Scratch x = scratch_of(worker);
-    const int64_t set = n % sets, piece = pieces - 1 - n / sets;  // longest first
-    Task(plan, a, m, nsa, x, int(set / p.heads_kv), int(set % p.heads_kv), int(piece * plan.tile_q),
-         clamp((piece + 1) * plan.tile_q, 0, longest)).run();
+    const int64_t set = n % sets, tile = tiles - 1 - n / sets;  // longest first
+    Task(plan, a, m, nsa, x, int(set / p.heads_kv), int(set % p.heads_kv), int(tile * plan.tile_q),
+         clamp((tile + 1) * plan.tile_q, 0, longest)).run();
   });
   return Status::good();
 }

@@ -31,25 +31,28 @@ struct Scratch {
   Choosers choosers;
 };
 
-// Keys packed at a time: a block, or a piece of it.
-int piece_of(const CpuKernels& m, const Nsa& nsa) { return int(std::min<int64_t>(round_up(nsa.s, m.keys), m.tile)); }
+// Keys packed at a time: a block, or a tile of it.
+int keys_of_tile(const CpuKernels& m, const Nsa& nsa) {
+  return int(std::min<int64_t>(round_up(nsa.s, m.keys), m.tile));
+}
 
 // All keys, packed once for all tasks; empty if packing the chosen blocks per task is less work.
 struct PackedKeys {
-  std::byte *k = nullptr, *v = nullptr;  // [batch][KV head][block][piece]
-  int64_t pieces = 1, slots = 0;         // pieces per block, per head
+  std::byte *k = nullptr, *v = nullptr;  // [batch][KV head][block][tile]
+  int64_t tiles_per_block = 1;
+  int64_t slots = 0;                     // tiles per head
 
   explicit operator bool() const { return slots > 0; }
-  int64_t first(int64_t set, int64_t slot, int64_t piece) const { return (set * slots + slot) * piece; }
+  int64_t first(int64_t set, int64_t slot, int64_t tile) const { return (set * slots + slot) * tile; }
 };
 
 PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& nsa) {
   const Problem& p = plan.problem;
   const int64_t blocks = blocks_of(p, nsa), sets = int64_t(p.batch) * p.heads_kv;
   if (plan.tile_q >= p.len_q || int64_t(p.len_q) * nsa.n < blocks) return {};
-  PackedKeys all{.pieces = ceil_div(nsa.s, piece_of(m, nsa))};
-  all.slots = blocks * all.pieces;
-  const size_t keys = size_t(sets * all.slots) * size_t(piece_of(m, nsa)) * size_t(m.operand_bytes);
+  PackedKeys all{.tiles_per_block = ceil_div(nsa.s, keys_of_tile(m, nsa))};
+  all.slots = blocks * all.tiles_per_block;
+  const size_t keys = size_t(sets * all.slots) * size_t(keys_of_tile(m, nsa)) * size_t(m.operand_bytes);
   all.k = ws.take<std::byte>(keys * size_t(padded(m, p.dim_qk)));
   all.v = ws.take<std::byte>(keys * size_t(padded(m, p.dim_v)));
   return all;
@@ -57,7 +60,7 @@ PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& m, cons
 
 Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& nsa) {
   const Problem& p = plan.problem;
-  const size_t rows = size_t(m.rows), tile = size_t(piece_of(m, nsa)), bytes = size_t(m.operand_bytes);
+  const size_t rows = size_t(m.rows), tile = size_t(keys_of_tile(m, nsa)), bytes = size_t(m.operand_bytes);
   const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));
   const size_t all = size_t(plan.tile_q) * size_t(group(p));
   return {.q = ws.take<std::byte>((own_panels(p, m) ? all : rows) * dim_qk * bytes),
@@ -94,7 +97,7 @@ class Task {
        const Unit& unit, Rows tokens)
       : p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), keys_(keys), u_(unit), tokens_(tokens),
         own_(own_panels(p_, m)), shares_(own_ && unit.group == 4 && m.scores_apart),
-        panels_(token_panels(m, unit.group)), piece_(piece_of(m, nsa)),
+        panels_(token_panels(m, unit.group)), tile_(keys_of_tile(m, nsa)),
         dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)) {
     const float scale = scale_of(p_, a) * kLog2e;
     scale_q_ = m.scale_in_q ? scale : 1.f, scale_s_ = m.scale_in_q ? 1.f : scale;
@@ -118,7 +121,7 @@ class Task {
   }
 
  private:
-  struct Keys { int first, count; const std::byte *k, *v; };  // a packed block, or a piece of one
+  struct Keys { int first, count; const std::byte *k, *v; };  // a packed block, or a tile of one
 
   // Row `row` of a block's choosers: its token, and its head.
   int token(int block, int row) const { return x_.choosers.token[x_.choosers.begin[block] + row / u_.group]; }
@@ -127,14 +130,14 @@ class Task {
   void visit(int block) {
     const int rows = x_.choosers.count(block) * u_.group;
     const int end = clamp(int64_t(block + 1) * nsa_.s, 0, u_.seq.len_k);
-    int64_t slot = block * keys_.pieces;
-    for (int key = block * nsa_.s; key < end; key += piece_, ++slot) {
-      Keys keys{key, std::min(piece_, end - key), x_.k, x_.v};
+    int64_t slot = block * keys_.tiles_per_block;
+    for (int key = block * nsa_.s; key < end; key += tile_, ++slot) {
+      Keys keys{key, std::min(tile_, end - key), x_.k, x_.v};
       if (keys_) {
-        const int64_t first = keys_.first(int64_t(u_.b) * p_.heads_kv + u_.head_kv, slot, piece_);
+        const int64_t first = keys_.first(int64_t(u_.b) * p_.heads_kv + u_.head_kv, slot, tile_);
         keys.k = at(keys_.k, m_, first * dim_qk_), keys.v = at(keys_.v, m_, first * dim_v_);
       } else {
-        pack_keys(u_, m_, key, keys.count, piece_, x_.rows, x_.k, x_.v);
+        pack_keys(u_, m_, key, keys.count, tile_, x_.rows, x_.k, x_.v);
       }
       if (own_) {
         const int32_t* i = x_.choosers.token + x_.choosers.begin[block];
@@ -186,7 +189,7 @@ class Task {
     for (int t = 0; t < many; ++t) raise_own(panels_[0], (tokens[t] - tokens_.first) * 4, top + 4 * t);
     for (int r = 0; r < m_.rows; ++r) ref[r] = x_.ref[(tokens[r / 4] - tokens_.first) * 4 + r % 4];
     m_.weights(x_.s, n, scale_s_, ref, sum, x_.p);
-    m_.accumulate_apart(x_.p, keys.v, piece_, n, dim_v_, o);
+    m_.accumulate_apart(x_.p, keys.v, tile_, n, dim_v_, o);
     for (int r = 0; r < m_.rows; ++r) x_.sum[(tokens[r / 4] - tokens_.first) * 4 + r % 4] += sum[r];
   }
 
@@ -234,9 +237,9 @@ class Task {
     const int last = std::min(n, keys.count);
     if (least < last) gather_keys(u_, Role::v, keys.first + least, last - least, x_.rows);
     if (least >= last || m.finite(x_.rows, last - least, p_.dim_v))
-      return m.accumulate(x_.p, keys.v, piece_, 0, n, dim_v_, o);
+      return m.accumulate(x_.p, keys.v, tile_, 0, n, dim_v_, o);
     const int first = least / m.keys * m.keys;
-    if (first) m.accumulate(x_.p, keys.v, piece_, 0, first, dim_v_, o);
+    if (first) m.accumulate(x_.p, keys.v, tile_, 0, first, dim_v_, o);
     constexpr int kMostKeys = 32;  // of a step, for all instruction sets
     float s[kSelectedMaxRows * kMostKeys], v[256] = {}, x[256];
     for (int key = first; key < last; ++key) {
@@ -321,7 +324,7 @@ class Task {
   const Rows tokens_;
   const bool own_, shares_;  // shares_: a token's panel is part of a large one
   const Panels panels_;      // of a token's heads
-  const int piece_, dim_qk_, dim_v_;
+  const int tile_, dim_qk_, dim_v_;
   float scale_q_, scale_s_;
 };
 
@@ -335,7 +338,7 @@ Status shape(Plan& plan, const Planner&) {
   const int64_t rows = std::max<int64_t>(kTaskRows, kRowsOfBlock * blocks_of(p, nsa) / nsa.n);
   int64_t tasks = ceil_div(int64_t(p.len_q) * group(p), rows);
   while (sets * tasks < 2 * plan.device.units && p.len_q / (tasks + 1) >= 64) ++tasks;
-  plan.tile_q = int(ceil_div(p.len_q, tasks)), plan.tile_k = piece_of(m, nsa);
+  plan.tile_q = int(ceil_div(p.len_q, tasks)), plan.tile_k = keys_of_tile(m, nsa);
   Workspace count;
   carve_keys(count, plan, m, nsa);
   return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan, m, nsa); });
@@ -348,24 +351,24 @@ Status run(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const PackedKeys keys = carve_keys(ws, plan, m, nsa);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m, nsa); });
   const Longest most = longest(p, a);  // lengths in a problem are only bounds
-  const int64_t pieces = ceil_div(most.q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
-  const int64_t slots = keys ? ceil_div(most.k, nsa.s) * keys.pieces : 0;
+  const int64_t q_tiles = ceil_div(most.q, plan.tile_q), sets = int64_t(p.batch) * p.heads_kv;
+  const int64_t slots = keys ? ceil_div(most.k, nsa.s) * keys.tiles_per_block : 0;
   each_task(sets * slots, plan.device.units, [&](int worker, int64_t n) {
     const int64_t set = n / slots, slot = n % slots;
     const Unit unit = group_of(p, a, set);
-    const int64_t block = slot / keys.pieces, key = block * nsa.s + slot % keys.pieces * plan.tile_k;
+    const int64_t block = slot / keys.tiles_per_block, key = block * nsa.s + slot % keys.tiles_per_block * plan.tile_k;
     const int64_t count = std::min<int64_t>({key + plan.tile_k, (block + 1) * nsa.s, unit.seq.len_k}) - key;
     const int64_t first = keys.first(set, slot, plan.tile_k);
     if (count > 0)
       pack_keys(unit, m, int(key), int(count), plan.tile_k, scratch_of(worker).rows,
                 at(keys.k, m, first * padded(m, p.dim_qk)), at(keys.v, m, first * padded(m, p.dim_v)));
   });
-  each_task(sets * pieces, plan.device.units, [&](int worker, int64_t n) {
+  each_task(sets * q_tiles, plan.device.units, [&](int worker, int64_t n) {
     const Scratch x = scratch_of(worker);
-    const int64_t piece = pieces - 1 - n / sets;
+    const int64_t tile = q_tiles - 1 - n / sets;
     const Unit unit = group_of(p, a, n % sets);
-    const Rows tokens{clamp(piece * plan.tile_q, 0, unit.seq.len_q),
-                      clamp((piece + 1) * plan.tile_q, 0, unit.seq.len_q)};
+    const Rows tokens{clamp(tile * plan.tile_q, 0, unit.seq.len_q),
+                      clamp((tile + 1) * plan.tile_q, 0, unit.seq.len_q)};
     if (tokens.first < tokens.last) Task(plan, a, m, nsa, x, keys, unit, tokens).run();
   });
   return Status::good();
