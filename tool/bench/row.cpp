@@ -520,6 +520,7 @@ struct RowRun {
       r.baseline = base->subject;
       r.ratio = median_ratio(base->samples_ns, r.samples_ns);
       r.verdict = name(verdict(r.ratio, kPracticalMargin, r.aa_spread));
+      r.verdict = verdict_text(r);
     }
   }
 

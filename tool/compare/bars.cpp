@@ -155,6 +155,15 @@ const Record* other_of(const Bar& bar, const Row& row, std::string& why) {
   return best;
 }
 
+// Why the machine was too busy to compare the two, one of which is a peer.
+std::string held_up(const Record& r, const Record& other) {
+  Record both = other;
+  both.peer = r.peer || other.peer, both.baseline = r.subject;
+  const std::string theirs = held_up_text(both);
+  both.load = r.load;
+  return theirs.empty() ? held_up_text(both) : theirs;
+}
+
 // The key of the row that the record would stand in if its problem were this one, without lists.
 std::string key_of_other(Record r, std::string problem) {
   r.problem = std::move(problem), r.pattern.clear();
@@ -197,6 +206,11 @@ struct Judge {
       ratio = {value, {ratio.interval.low * factor, ratio.interval.high * factor, ratio.interval.confidence}};
     }
     ratios.push_back(ratio.value);
+    if (const std::string busy = held_up(r, *other); !busy.empty()) {
+      result.evidence.push_back(
+          join(line_text(r), ": ", r.subject, " against ", other->subject, " under load: ", busy));
+      return void(++below);
+    }
     if (!bar.ratio || ratio.value >= *bar.ratio) return;
     ++below;
     const bool surely = ratio.interval.high < *bar.ratio;

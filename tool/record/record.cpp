@@ -484,6 +484,18 @@ Status RecordFile::resume(std::vector<Record>& out, size_t* cut_records) {
   return Status::good();
 }
 
+std::string held_up_text(const Record& r) {
+  // A name with a colon, or of a package: see kPeers in subjects/peer.cpp.
+  const std::string& base = r.baseline;
+  const bool other = r.peer || base.find(':') != base.npos || base == "flash_attn" || base == "fa3";
+  return other && !base.empty() ? held_up_text(r.load, r.threads == 0) : "";
+}
+
+std::string verdict_text(const Record& r) {
+  const bool told = r.verdict.empty() || (r.ratio.interval.is_sure() && held_up_text(r).empty());
+  return told ? r.verdict : name(Speed::unclear);
+}
+
 std::string resume_key(const Record& r) {
   const Provenance& p = r.provenance;
   return join(r.problem, "|", r.pattern, "|", r.device, "|", timing_text(r), "|", r.threads, "|", r.layout, "|",

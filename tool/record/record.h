@@ -183,11 +183,13 @@ class RecordFile {
 // Equal for records of the same row on the same machine from the same sources; without `run` and the subject.
 std::string resume_key(const Record&);
 
-// The verdict to show: UNCLEAR where the interval of the ratio has less than 95 % confidence. Older records may claim
-// more.
-inline std::string verdict_text(const Record& r) {
-  return r.verdict.empty() || r.ratio.interval.is_sure() ? r.verdict : name(Speed::unclear);
-}
+// Why this record is not judged against a peer, or the peer against it: "threads waited for a CPU 40 % of the time".
+// Libraries lose different shares of their speed to a busy machine: threads of OpenMP that wait for each other may lose
+// nearly all of it. "" if it may be judged.
+std::string held_up_text(const Record&);
+// The verdict to show: UNCLEAR where the interval of the ratio has less than 95 % confidence, and against a peer under
+// load. Older records may claim more.
+std::string verdict_text(const Record&);
 
 // The problem and, after a bar, the pattern of its block lists: two patterns may have the same problem line.
 inline std::string line_text(const Record& r) { return r.pattern.empty() ? r.problem : r.problem + " | " + r.pattern; }

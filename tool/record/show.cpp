@@ -71,7 +71,8 @@ std::string remarks(const Record& r, Detail detail) {
   if (r.parity.verdict == CheckVerdict::unchecked) add("unchecked");
   if (r.distribution == "zeros") add("inputs are zeros");
   if (const std::string busy = busy_text(r); !busy.empty() && !r.samples_ns.empty())
-    add(detail == Detail::brief ? "busy machine" : "busy: " + busy);
+    add(detail == Detail::full         ? "busy: " + busy
+        : held_up_text(r).empty() ? "busy machine" : "busy machine: no verdict against a peer");
   if (const std::optional<double> spread = r.aa_spread; r.verdict == "UNCLEAR" && spread > kSteadySpread)
     add(fmt::format("A/A spread {:.1f} %", 100 * *spread));
   if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");

@@ -198,4 +198,10 @@ std::string busy_text(const Load& l, bool on_gpu, bool* certain) {
   return text;
 }
 
+std::string held_up_text(const Load& l, bool on_gpu) {
+  bool certain = false;
+  std::string text = busy_text(l, on_gpu, &certain);
+  return certain || (!on_gpu && l.waited < 0) ? text : "";
+}
+
 }  // namespace attune

@@ -50,5 +50,7 @@ double mhz_in(std::string_view cpuinfo, int cpu);  // "cpu MHz" of this processo
 // Why the times of these samples are too long, or may be: "other processes took 48 % of 2 CPUs"; "" if nothing tells.
 // Every phrase is a fact; `certain` is set where it means that the timed work itself had to wait.
 std::string busy_text(const Load&, bool on_gpu, bool* certain = nullptr);
+// The same where the timed work had to wait, or where nothing tells that it did not; else "".
+std::string held_up_text(const Load&, bool on_gpu);
 
 }  // namespace attune

@@ -47,6 +47,18 @@ TEST(Bars, a_ratio_whose_interval_reaches_the_bar_is_unclear) {
   EXPECT_EQ(judged("over = \"peers\"\nratio = 1.55\n", noisy).status, BarStatus::unclear);
 }
 
+TEST(Bars, a_row_measured_under_load_proves_nothing_over_a_peer) {
+  std::vector<Record> loaded = run();
+  for (size_t n = 0; n < 2; ++n) loaded[n].load = {.seconds = 2, .cpus = 2, .waited = 0.4, .used = 0.5, .others = 0.5};
+  const BarResult r = judged("over = \"peers\"\nratio = 1.4\n", loaded);
+  EXPECT_EQ(r.status, BarStatus::unclear);
+  ASSERT_EQ(r.evidence.size(), 1u);
+  EXPECT_TRUE(has(r.evidence[0], "cpu_forward against torch:sdpa under load: other processes took 50 %"))
+      << r.evidence[0];
+  EXPECT_EQ(judged("over = \"peers\"\nmean = 2.2\n", loaded).status, BarStatus::unclear);
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 1.4\nshare = 0.6\n", loaded).status, BarStatus::met) << "two of three";
+}
+
 TEST(Bars, rows_are_selected_and_a_bar_without_rows_is_not_met) {
   EXPECT_EQ(judged("over = \"peers\"\nratio = 1.8\nrows = {len = [512, 1024]}\n").status, BarStatus::met);
   EXPECT_EQ(judged("over = \"peers\"\nratio = 1.8\nrows = {len_least = 500, mask = \"causal\"}\n").rows, 2);

@@ -9,6 +9,7 @@
 #include "tests/tool/records.h"
 #include "tests/tool/report/reports.h"
 #include "tests/tool/spawn.h"
+#include "tool/record/show.h"
 
 namespace attune {
 namespace {
@@ -82,6 +83,33 @@ TEST(Busy, a_gpu_is_judged_by_its_own_use) {
   r.load.gpu_processes = 1, r.load.gpu_others = 0.4;
   EXPECT_EQ(busy_summary(std::vector{r, with({})}), "busy machine: 1 of 2 records was measured while other processes "
                                                     "took 40 % of the GPU; its times are too long");
+}
+
+// Rows of a peer whose OpenMP threads were starved have shown up to 1642x.
+TEST(Busy, no_verdict_against_a_peer_whose_threads_may_have_waited) {
+  const Load quiet{.seconds = 2, .cpus = 2, .waited = 0.001, .used = 0.9, .others = 0.01, .steal = 0};
+  Load waited = quiet, stolen = quiet, hidden = quiet, beside = quiet;
+  waited.waited = 0.4, waited.others = 0.5, stolen.steal = 0.06, hidden.waited = -1, hidden.others = 0.3;
+  beside.others = 0.12;  // on a CPU that the timed threads did not need
+  Record r = with(quiet);
+  r.baseline = "torch:sdpa", r.verdict = "FASTER", r.ratio = {193, {150, 240, 0.96}};
+  EXPECT_EQ(verdict_text(r), "FASTER");
+  r.load = beside;
+  EXPECT_EQ(verdict_text(r), "FASTER");
+  for (const Load& load : {waited, stolen, hidden}) {
+    r.load = load;
+    EXPECT_EQ(verdict_text(r), "UNCLEAR") << load.others;
+    EXPECT_TRUE(has(row_text(r), "UNCLEAR against torch:sdpa")) << row_text(r);
+    EXPECT_TRUE(has(table({r}, {}), "no verdict against a peer")) << table({r}, {});
+  }
+  for (const char* const peer : {"flash_attn", "fa3", "my.py:attention"}) {
+    r.baseline = peer;
+    EXPECT_EQ(verdict_text(r), "UNCLEAR") << peer;
+  }
+  r.baseline = "cpu_standard";  // threads of one pool
+  EXPECT_EQ(verdict_text(r), "FASTER");
+  r.subject = "torch:math", r.peer = true;
+  EXPECT_EQ(verdict_text(r), "UNCLEAR");
 }
 
 TEST(Busy, an_a_a_spread_above_5_percent_gets_one_line) {
