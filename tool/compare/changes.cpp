@@ -357,6 +357,8 @@ Changes compare(const std::vector<Record>& before, const std::vector<Record>& af
     single = single || (p.before.runs.size() == 1 && p.after.runs.size() == 1);
   }
   changes.overall = overall_of(changes.only_peers() ? theirs : ours, settings);
+  const Change all = changes.overall.change;
+  moved = moved || (!changes.only_peers() && (all == Change::faster || all == Change::slower));
   changes.caveats = machine_changes(sides[0], sides[1], moved);
   for (std::string& s : different(before, after)) changes.caveats.push_back(std::move(s));
   if (single)

@@ -69,6 +69,20 @@ Counted tries(Samples48 samples_of, int samples, int runs, double factor, int co
   return c;
 }
 
+TEST(Overall, one_program_whose_rows_together_moved_ran_on_a_machine_that_changed) {
+  std::vector<Record> before, after;
+  for (int row = 0; row < 12; ++row) {
+    before.push_back(record(row, std::vector<double>(30, 1000.0), 0.5));
+    after.push_back(record(row, std::vector<double>(30, 1100.0), 0.5));  // within the A/A spread of every row
+    before.back().provenance.binary = after.back().provenance.binary = "0123456789abcdef";
+  }
+  const Changes c = compare(before, after, {});
+  EXPECT_EQ(c.count(Change::unclear), 12);
+  EXPECT_EQ(c.overall.change, Change::slower);
+  ASSERT_FALSE(c.caveats.empty());
+  EXPECT_TRUE(c.caveats[0].starts_with("the machine changed, not the code: both sides are")) << c.caveats[0];
+}
+
 TEST(Overall, a_suite_that_became_3_percent_slower_is_called_in_95_of_100) {
   for (const int samples : {6, 10, 30})
     for (const Samples48 noise : {synthetic, measured}) {
