@@ -82,7 +82,7 @@ void measure_into(Record& r, const BenchRow& row, Bench& bench) {
   if (const CpuKernels* k = gpu ? nullptr : best_kernels(row.problem.dtype.kv, bench.device.features))
     r.kernels = {k->isa};
   const int rows = row.problem.batch * run.exact_rows();
-  r.parity = {.verdict = CheckVerdict::unchecked, .message = bench.check ? unchecked : "not asked for"};
+  r.parity = {.verdict = CheckVerdict::unchecked, .message = bench.check ? unchecked : kNotAskedFor};
   if (const Status s = check ? judge(run, in_f32, rows, r.parity) : Status::good(); !s.ok())
     return end(status_of(s), join("attune: ", s.message));
   if (const Status s = run.fill(bench.distribution, bench.seed, r.input_rms); !s.ok())  // all rows again

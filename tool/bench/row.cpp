@@ -289,7 +289,7 @@ struct RowRun {
   // Checks a subject. A correct one is queued for timing; a wrong one becomes a record of a failure.
   void take(Record& r, Subject subject, Once once, const std::function<Status()>& fetch) {
     r.parity = bench.check ? spot_check(whole, once.results, bench.seed, rows_drawn())
-                           : Checked{.verdict = CheckVerdict::unchecked, .message = "not asked for"};
+                           : Checked{.verdict = CheckVerdict::unchecked, .message = kNotAskedFor};
     if (train && passed(r.parity.verdict))
       if (const Checked of = check_forward(once.results, rows_drawn()); of.verdict == CheckVerdict::fail)
         r.parity = of, r.parity.message = join("forward: ", of.message);

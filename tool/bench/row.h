@@ -69,6 +69,8 @@ struct Cost;
 void note_amount(Record&, const Problem&, const Args* = nullptr);
 void note_timing(Record&, const Timing&, const Cost&, DType of_keys, const Bench&, bool peer = false);
 
+inline constexpr const char* kNotAskedFor = "not asked for";  // why a result is unchecked with --no-check
+
 // Names of the requested backends. `all` expands to every backend that supports the problem, except those that run only
 // by name; "" is the planner's choice.
 std::vector<std::string> wanted_backends(const Problem&, const Bench&);

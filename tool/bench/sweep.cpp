@@ -2,6 +2,9 @@
 #include "tool/bench/sweep.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
 
 #include "plan/plan.h"
 #include "tool/bench/estimate.h"
@@ -43,6 +46,38 @@ bool has_all_subjects(const std::vector<Record>& made, const BenchRow& row, cons
   return !taken || std::all_of(b.peers.begin(), b.peers.end(), [&](const attune_peer* p) { return find(p->name); });
 }
 
+// The subject that compare() in row.cpp would take for these records.
+std::string baseline_of(const std::vector<Record>& made, const std::string& named) {
+  const Record* base = nullptr;
+  for (const Record& r : made) {
+    if (r.samples_ns.empty() || r.status != RecordStatus::ok) continue;
+    if (!base || (r.peer && r.median_ns < base->median_ns)) base = &r;
+  }
+  return !named.empty() ? named : base ? base->subject : "";
+}
+
+// How complete records of a row differ from what is requested now; "" if they answer it. What a record does not hold,
+// such as --max-seconds, does not count.
+std::string difference(const std::vector<Record>& made, const Bench& b) {
+  const TimingSettings& t = b.timing;
+  const double usual = std::min(std::max(1.0, 10 * t.warm_up_seconds), t.max_seconds / 4);
+  const double most = t.warm_up_all ? t.max_seconds : usual;
+  const std::string base = baseline_of(made, b.baseline);
+  for (const Record& r : made) {
+    if (b.check && r.parity.verdict == CheckVerdict::unchecked && r.parity.message == kNotAskedFor)
+      return "their results were not checked";
+    if (r.samples_ns.empty() || r.status != RecordStatus::ok) continue;
+    if (!r.baseline.empty() && r.baseline != base) return "their baseline was another";
+    if (r.precision > 1.001 * t.precision) return "their --precision was coarser";
+    if (r.most_samples > 0 && r.most_samples != t.max_samples) return "their --samples were others";
+    // Half of the median: warm-up calls are not timed one by one.
+    const double warm_up = std::max(t.warm_up_seconds, 0.5e-9 * t.warm_up_calls * r.median_ns);
+    if (r.warm_up_s < 0.99 * std::min(warm_up, most)) return "their warm-up was shorter";
+    if (b.timer && b.energy_seconds > 0 && r.sustained_ns <= 0) return "their energy was not measured";
+  }
+  return "";
+}
+
 double seconds_of(const BenchRow& row, const Bench& b) {
   if (is_too_slow(row, b)) return 0;
   return estimated_seconds(row.problem, b, b.peers.size());
@@ -71,10 +106,28 @@ void Sweep::keep(std::vector<Record> records) {
   }
 }
 
-std::vector<Record> Sweep::kept_of(const BenchRow& row, const Bench& b) const {
-  if (kept.empty()) return {};
+const std::vector<Record>* Sweep::complete(const BenchRow& row, const Bench& b) const {
+  if (kept.empty()) return nullptr;
   const auto it = kept.find(resume_key(blank_record(row, b)));
-  return it != kept.end() && has_all_subjects(it->second, row, b) ? it->second : std::vector<Record>{};
+  return it != kept.end() && has_all_subjects(it->second, row, b) ? &it->second : nullptr;
+}
+
+std::vector<Record> Sweep::kept_of(const BenchRow& row, const Bench& b) const {
+  const std::vector<Record>* const made = complete(row, b);
+  return made && difference(*made, b).empty() ? *made : std::vector<Record>{};
+}
+
+std::string Sweep::not_answered() const {
+  size_t count = 0;
+  std::set<std::string> why;
+  for (const Bench& b : benches)
+    for (const BenchRow& row : rows)
+      if (const std::vector<Record>* const made = complete(row, b))
+        if (const std::string what = difference(*made, b); !what.empty()) ++count, why.insert(what);
+  if (!count) return "";
+  std::string text = join(count, count == 1 ? " row is" : " rows are", " measured again: ");
+  for (const std::string& what : why) text += join(what == *why.begin() ? "" : ", ", what);
+  return text;
 }
 
 size_t Sweep::done() const {

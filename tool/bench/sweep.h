@@ -25,6 +25,9 @@ struct Sweep {
   void keep(std::vector<Record>);
   // Number of rows that are already complete, and the estimated seconds of the others.
   size_t done() const;
+  // The sentence about complete rows that are measured again, because what they hold is not what is requested now:
+  // "2 rows are measured again: their results were not checked"; "" if there is none.
+  std::string not_answered() const;
   double seconds_left() const;
   // True if a kept row, or this build, comes from uncommitted changes: its sources cannot be compared then.
   bool changed_sources() const;
@@ -34,6 +37,7 @@ struct Sweep {
   std::map<std::string, std::vector<Record>> kept{};  // by resume_key(); records of the last run that has the row
 
  private:
+  const std::vector<Record>* complete(const BenchRow&, const Bench&) const;  // null: none
   std::vector<Record> kept_of(const BenchRow&, const Bench&) const;
 };
 

@@ -317,6 +317,8 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
   };
   const size_t total = sweep.rows.size() * sweep.benches.size(), done = sweep.done();
   if (done && !is_started_again()) fmt::print(stderr, "{} of {} rows are already in {}\n", done, total, asked.out);
+  if (const std::string again = sweep.not_answered(); !again.empty() && !is_started_again())
+    fmt::print(stderr, "{}: {}\n", asked.out, again);
   if (sweep.changed_sources() && !is_started_again())
     fmt::print(stderr, "warning: uncommitted changes; cannot tell whether earlier rows come from the same sources\n");
   const bool live = isatty(STDERR_FILENO) == 1;

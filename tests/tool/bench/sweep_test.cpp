@@ -158,6 +158,38 @@ TEST(Sweep, without_a_name_the_row_is_done_where_the_planners_choice_is_there) {
   EXPECT_EQ(sweep_with(measured({}), {}).done(), 1u);
 }
 
+TEST(Sweep, a_complete_row_that_does_not_answer_the_request_is_measured_again) {
+  const std::vector<std::string> both = {"reference", "cpu_standard"};
+  std::vector<Record> good = measured(both);
+  ASSERT_EQ(good.size(), 2u);
+  good[1].baseline = good[0].subject;  // as compare() writes it
+  const auto again = [&](const std::vector<Record>& records, const auto& change) {
+    Sweep s = sweep_with(records, both);
+    change(s.benches[0]);
+    EXPECT_EQ(s.done(), s.not_answered().empty() ? 1u : 0u);
+    return s.not_answered();
+  };
+  EXPECT_EQ(again(good, [](Bench&) {}), "");
+  std::vector<Record> unchecked = good;
+  unchecked[0].parity = {.verdict = CheckVerdict::unchecked, .message = kNotAskedFor};
+  EXPECT_EQ(again(unchecked, [](Bench&) {}), "1 row is measured again: their results were not checked");
+  EXPECT_EQ(again(unchecked, [](Bench& b) { b.check = false; }), "");
+  EXPECT_EQ(again(good, [](Bench& b) { b.check = false; }), "") << "a check is more than was requested";
+  EXPECT_EQ(again(good, [](Bench& b) { b.baseline = "cpu_standard"; }),
+            "1 row is measured again: their baseline was another");
+  EXPECT_EQ(again(good, [](Bench& b) { b.baseline = "reference"; }), "");
+  EXPECT_EQ(again(good, [](Bench& b) { b.timing.precision = 0.001; }),
+            "1 row is measured again: their --precision was coarser");
+  EXPECT_EQ(again(good, [](Bench& b) { b.timing.precision = 0.1; }), "") << "more precise than was requested";
+  EXPECT_EQ(again(good, [](Bench& b) { b.timing.max_samples = 7; }),
+            "1 row is measured again: their --samples were others");
+  for (const bool calls : {false, true})
+    EXPECT_EQ(again(good, [&](Bench& b) {
+                b.timing.max_seconds = 100, b.timing.warm_up_all = true;
+                calls ? void(b.timing.warm_up_calls = 1000000) : void(b.timing.warm_up_seconds = 20);
+              }), "1 row is measured again: their warm-up was shorter");
+}
+
 TEST(Sweep, what_failed_is_done_only_for_those_who_asked_for_it) {
   Record r = blank_record(small_sweep().rows[0], small_sweep().benches[0]);
   r.subject = "reference", r.status = RecordStatus::failed, r.row_records = 1;
