@@ -4,10 +4,13 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "machine/host.h"
 #include "machine/library.h"
+#include "plan/plan.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -113,6 +116,14 @@ Exit exit_of_device(std::string_view word) {
     for (int n = 0; n < int(Feature::blas); ++n)
       if (word.substr(kLevel.size()) == name(Feature(n))) return kMachine;
   return kUsage;
+}
+
+Status forced_backend(const std::string& option, ForcedBackend& out) {
+  const char* const variable = std::getenv("ATTUNE_BACKEND");
+  out.by_environment = option.empty() && variable && *variable;
+  out.name = out.by_environment ? variable : option;
+  if (out.name.empty() || find_backend(out.name)) return Status::good();
+  return Status::no(out.by_environment ? "ATTUNE_BACKEND: " : "backend ", not_one_of(out.name, backend_names()));
 }
 
 }  // namespace attune

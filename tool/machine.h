@@ -38,4 +38,12 @@ Machine this_machine();
 // in this machine or this build has no code for it.
 Exit exit_of_device(std::string_view word);
 
+// What --backend names, else what ATTUNE_BACKEND names, which the library obeys too; empty: the planner's choice.
+struct ForcedBackend {
+  std::string name{};
+  bool by_environment = false;
+};
+Status forced_backend(const std::string& option, ForcedBackend& out);
+inline constexpr const char* kByEnvironment = "selected by ATTUNE_BACKEND";
+
 }  // namespace attune

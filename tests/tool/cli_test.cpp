@@ -56,6 +56,31 @@ TEST(Cli, unknown_option_is_named_even_where_something_is_missing) {
   }
 }
 
+TEST(Cli, the_backend_of_the_environment_is_obeyed_and_named_as_in_the_library) {
+  const std::vector<std::string> standard = {"ATTUNE_BACKEND=cpu_standard"}, nobody = {"ATTUNE_BACKEND=nobody"};
+  for (const char* const command : {"plan", "why"}) {
+    const Ran r = attune_says({command, kLine, "--json"}, standard);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(json::parse(r.out)["backend"], "cpu_standard");
+    EXPECT_EQ(json::parse(r.out)["why"], "selected by ATTUNE_BACKEND");
+  }
+  EXPECT_EQ(json::parse(attune_says({"memory", kLine, "--json"}, standard).out)["backend"], "cpu_standard");
+  const Ran named = attune_says({"plan", kLine, "--backend", "cpu_forward", "--json"}, nobody);
+  EXPECT_EQ(json::parse(named.out)["why"], "selected by name") << "the option wins";
+  const Ran b =
+      attune_says({"bench", "forward f32 b1 h1 q16 k16 d16 full", "--json", "--max-seconds", "0.02"}, standard);
+  ASSERT_EQ(b.code, 0) << b.err;
+  EXPECT_EQ(json::parse(b.out)["subject"], "cpu_standard");
+  EXPECT_TRUE(has(b.err, "ATTUNE_BACKEND: cpu_standard is measured, not the planner's choice\n")) << b.err;
+  for (const char* const command : {"plan", "why", "memory", "bench"}) {
+    const Ran r = attune_says({command, kLine}, nobody);
+    EXPECT_EQ(r.code, 2) << command;
+    EXPECT_TRUE(one_sentence(r.err)) << r.err;
+    EXPECT_TRUE(has(r.err, "ATTUNE_BACKEND: 'nobody' is not one of cpu_forward, ")) << r.err;
+    EXPECT_EQ(r.out, "");
+  }
+}
+
 TEST(Cli, an_option_takes_neither_the_next_word_nor_the_next_option_for_its_value) {
   const std::string records = temporary("records.jsonl");
   std::ofstream(records) << "mine\n";

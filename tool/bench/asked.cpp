@@ -101,6 +101,11 @@ Status benches_asked(const AskedBench& asked, std::vector<Bench>& out, Exit& cod
       return Status::no("--backend: ", not_one_of(word, join("all, ", backend_names())));
     common.backends.push_back(word);
   }
+  ForcedBackend forced;
+  if (common.backends.empty()) {
+    if (Status s = forced_backend({}, forced); !s.ok()) return s;
+    if (forced.by_environment) common.backends = {forced.name};
+  }
   if (Status s = parse(asked.distribution, common.distribution); !s.ok()) return s;
   if (asked.layout != "bhsd" && asked.layout != "bshd")
     return Status::no("--layout: '", asked.layout, "' is not one of bhsd, bshd");

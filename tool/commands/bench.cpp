@@ -28,6 +28,7 @@
 #include "tool/bench/sweep.h"
 #include "tool/check/signature.h"
 #include "tool/files.h"
+#include "tool/machine.h"
 #include "tool/settings.h"
 #include "tool/table.h"
 #include "tool/text.h"
@@ -255,6 +256,9 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
   if (asked.dry_run && asked.resume)
     fmt::print(stderr, "the estimate includes rows that are already in {}\n", asked.out);
   if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);
+  if (ForcedBackend forced; asked.backends.empty() && !is_hosted() && !is_peer_process() &&
+                            forced_backend({}, forced).ok() && all[0].backends == std::vector{forced.name})
+    fmt::print(stderr, "ATTUNE_BACKEND: {} is measured, not the planner's choice\n", forced.name);
   if (!asked.sign.empty() && !is_peer_process())
     if (const Status s = is_signable(asked); !s.ok()) return no(s.code == Code::device ? kMachine : kUsage, s);
   if (!names.empty() && !is_hosted() && !is_peer_process()) return run_apart(asked, names, context);

@@ -271,7 +271,7 @@ void row(std::string_view what, std::string_view value) { fmt::print("  {:<15} {
 void print(const Answer& a) {
   const Problem& p = a.plan.problem;
   fmt::print("{}\n", name(p));
-  row("backend", a.plan.backend->name);
+  row("backend", join(a.plan.backend->name, a.plan.why == kByEnvironment ? join(", ", kByEnvironment) : ""));
   row("workspace", fmt::format("{} ({} bytes)", bytes_text(double(a.plan.workspace_bytes)), a.plan.workspace_bytes));
   for (const Piece& piece : a.pieces) row(piece.text(), bytes_text(piece.bytes));
   row("together", bytes_text(total(a.pieces) + double(a.plan.workspace_bytes)));
@@ -326,17 +326,19 @@ void print(const attune_memory& m, bool gpu, bool taken) {
 }
 
 // The plan, the bytes and what fits.
-Status answer(const Asked& asked, const BenchRow& row, const Device& device, double device_bytes, Answer& out) {
+Status answer(const ForcedBackend& forced, const BenchRow& row, const Device& device, double device_bytes,
+              Answer& out) {
   const Problem& problem = row.problem;
   Tuned tuned;
   if (Status s = load_tuned(device, tuned); !s.ok()) return s;
-  const Planner planner{.device = device, .rules = tuned.rules, .forced = asked.backend};
+  const Planner planner{.device = device, .rules = tuned.rules, .forced = forced.name};
   if (Status s = planner.plan(problem, out.plan); !s.ok()) return s;
+  if (forced.by_environment) out.plan.why = kByEnvironment;
   out.pieces = pieces_of(problem);
   out.device_bytes = device_bytes;
   if (device_bytes > 0) out.longest = longest_of(planner, row, device_bytes);
   for (const Backend* b : backends()) {
-    if (b->only_by_name || !asked.backend.empty()) continue;
+    if (b->only_by_name || !forced.name.empty()) continue;
     const Planner one{.device = device, .rules = {}, .forced = b->name};
     Plan plan;
     if (!one.plan(problem, plan).ok()) continue;
@@ -362,8 +364,9 @@ void run(const Asked& asked, Context& context) {
   if (const Status s = device_named(asked.device, device); !s.ok())
     return fail(context, exit_of_device(asked.device), join("attune memory: ", s.message));
   if (module) return module_memory(asked.line, device, context);
-  if (!asked.backend.empty() && !find_backend(asked.backend))
-    return fail(context, kUsage, join("attune memory: backend ", not_one_of(asked.backend, backend_names())));
+  ForcedBackend forced;
+  if (const Status s = forced_backend(asked.backend, forced); !s.ok())
+    return fail(context, kUsage, join("attune memory: ", s.message));
 
   const bool gpu = device.kind == DeviceKind::cuda, here = !gpu || device.index >= 0;
   const std::string where = gpu ? join("cuda:", device.index) : "cpu";
@@ -386,7 +389,7 @@ void run(const Asked& asked, Context& context) {
 
   Answer found;
   if (!asked.line.empty())
-    if (const Status s = answer(asked, row, device, device_bytes, found); !s.ok())
+    if (const Status s = answer(forced, row, device, device_bytes, found); !s.ok())
       return fail(context, kFailed, s.message);
   if (asked.measure)
     if (const Status s = measure_memory(row, device, where, asked.backend, peers, found.measured); !s.ok())

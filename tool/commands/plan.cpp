@@ -103,15 +103,17 @@ void run(const Asked& asked, Context& context) {
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
     return fail(context, exit_of_device(asked.device), join("attune plan: ", s.message));
-  if (!asked.backend.empty() && !find_backend(asked.backend))
-    return fail(context, kUsage, join("attune plan: backend ", not_one_of(asked.backend, backend_names())));
+  ForcedBackend forced;
+  if (const Status s = forced_backend(asked.backend, forced); !s.ok())
+    return fail(context, kUsage, join("attune plan: ", s.message));
   Tuned tuned;
   if (const Status s = load_tuned(device, tuned); !s.ok())
     return fail(context, kFailed, join("attune plan: ", s.message));
 
   Plan plan;
-  const Planner planner{.device = device, .rules = tuned.rules, .forced = asked.backend};
+  const Planner planner{.device = device, .rules = tuned.rules, .forced = forced.name};
   const Status status = planner.plan(problem, plan);
+  if (forced.by_environment) plan.why = kByEnvironment;
   if (context.json) {
     Json j = status.ok() ? as_json(plan, links_after(plan, planner))
                          : Json{{"problem", name(problem)}, {"device", device.name}, {"backend", nullptr}};
@@ -146,7 +148,8 @@ void add_plan(CLI::App& app, Context& context) {
       "  attune plan \"forward bf16 b1 h8 q1 k65536 d128 full paged64\" --device h200 --json\n\n" +
       std::string(kLineGrammar) +
       "\n"
-      "ATTUNE_TUNED names a file of tuned rules, or a folder of them, to plan with.\n"
+      "ATTUNE_TUNED names a file of tuned rules, or a folder of them, to plan with. Without --backend, ATTUNE_BACKEND\n"
+      "names the backend, as in the library.\n"
       "Exit code 1, with every reason, if no backend supports the problem.");
   sub.callback([asked, &context] { run(*asked, context); });
 }

@@ -20,6 +20,7 @@
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
+#include "tool/machine.h"
 #include "tool/profile/counters.h"
 #include "tool/profile/cubin.h"
 #include "tool/profile/once.h"
@@ -173,15 +174,16 @@ Json as_json(const KernelCounters& k) {
 }
 
 // Runs one call of a problem: in this process if `once`, else under ncu.
-void run_problem(const Asked& asked, Context& context) {
+void run_problem(Asked asked, Context& context) {
   const auto no = [&](Exit code, const std::string& message) { fail(context, code, "attune profile: " + message); };
   BenchRow row;
   Device device;
   if (const Status s = parse_row(asked.line, row); !s.ok()) return no(kUsage, s.message);
   if (!row.module.empty()) return no(kUsage, join("--run: '", asked.line, "' is a module; give a problem line"));
   if (!asked.files.empty()) return no(kUsage, "--run: given with files; it profiles this program only");
-  if (!asked.backend.empty() && !find_backend(asked.backend))
-    return no(kUsage, join("backend ", not_one_of(asked.backend, backend_names())));
+  ForcedBackend forced;
+  if (const Status s = forced_backend(asked.backend, forced); !s.ok()) return no(kUsage, s.message);
+  asked.backend = forced.name;
   if (!asked.device.starts_with("cuda"))
     return no(kUsage, join("--run: --device ", asked.device, " is not a GPU of this machine; give one such as cuda:0"));
   // An unsupported problem is a negative answer; any other obstacle is the machine's.
@@ -232,7 +234,7 @@ void run(const Asked& asked, Context& context) {
     std::error_code error;
     const fs::path whole = fs::absolute(path, error);
     if (error || !fs::is_regular_file(path, error))
-      return fail(context, kFailed, join("attune profile: '", path, "' is not a file"));
+      return fail(context, kMachine, join("attune profile: '", path, "' is not a file"));
     if (path.ends_with(".cubin")) {
       if (const Status s = read_file(path, all); !s.ok()) return fail(context, kFailed, "attune profile: " + s.message);
       continue;

@@ -59,9 +59,13 @@ void run(const Asked& asked, Context& context) {
     if (!s.ok())
       return fail(context, kFailed, join("attune why: ", s.message));
   }
+  ForcedBackend forced;
+  if (const Status s = forced_backend({}, forced); !s.ok())
+    return fail(context, kUsage, join("attune why: ", s.message));
   Plan plan;
-  if (const Status s = Planner{.device = device, .rules = tuned.rules}.plan(problem, plan); !s.ok())
-    return fail(context, kFailed, s.message);
+  const Planner planner{.device = device, .rules = tuned.rules, .forced = forced.name};
+  if (const Status s = planner.plan(problem, plan); !s.ok()) return fail(context, kFailed, s.message);
+  if (forced.by_environment) plan.why = kByEnvironment;
   const Rule* const rule = match(problem, tuned.rules);
   const TunedKey* const key = find(file, problem);
   const std::string line = rule ? line_of(*rule) : "";
@@ -76,7 +80,7 @@ void run(const Asked& asked, Context& context) {
     return;
   }
   fmt::print("{}\n  {} on {}: {}\n", name(problem), plan.backend->name, device.name, plan.why);
-  if (rule && rule->backend != plan.backend->name)
+  if (rule && forced.name.empty() && rule->backend != plan.backend->name)
     fmt::print("  the rule at {} names {}, which refuses it:{}\n", rule->source, rule->backend, plan.refused);
   if (path.empty()) fmt::print("  no tuned file for this device; attune tune writes one\n");
   else if (!key) fmt::print("  {} has no rule for this kind of problem\n", path);
