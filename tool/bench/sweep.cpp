@@ -168,10 +168,13 @@ Status Sweep::run(std::vector<Record>& out) {
         if (b.timing.stop && *b.timing.stop) continue;  // kept rows still appear in the table
         if (progress) progress->begin(name(row), seconds_of(row, b), seconds_now());
         b.pattern = row.pattern;
+        std::optional<AnswerKept> kept;
+        if (!b.peers.empty()) kept.emplace();
         made = is_too_slow(row, b)  ? too_slow(row, b)
                : row.train          ? measure_train(row, b)
                : row.module.empty() ? measure_row(row.problem, b)
                                     : measure_module(row, b);
+        kept.reset();
         chain.add(made);
         for (RecordFile* const to : {file, session})
           if (Status s = to ? to->write(made) : Status::good(); !s.ok()) return s;

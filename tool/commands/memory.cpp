@@ -391,9 +391,11 @@ void run(const Asked& asked, Context& context) {
   if (!asked.line.empty())
     if (const Status s = answer(forced, row, device, device_bytes, found); !s.ok())
       return fail(context, kFailed, s.message);
-  if (asked.measure)
-    if (const Status s = measure_memory(row, device, where, asked.backend, peers, found.measured); !s.ok())
+  if (asked.measure) {
+    const AnswerKept kept;
+    if (const Status s = measure_memory(row, device, where, forced.name, peers, found.measured); !s.ok())
       return fail(context, kMachine, join("attune memory: ", s.message));
+  }
   Taken taken(where);
   if (gpu && here && found.plan.backend) {
     found.taken = found.plan.workspace_bytes == 0 || taken.add(double(found.plan.workspace_bytes));

@@ -160,8 +160,12 @@ void subjects_parity(const SubjectsAsked& asked, Context& context) {
   const size_t last = std::max<size_t>(7, against.size());
   Json rows = Json::array();
   if (!context.json) print_head(widest, subject, last);
+  const auto judged = [&](const AccuracyCase& c) {
+    const AnswerKept kept;
+    return accuracy(c, subjects, other ? &*other : nullptr, device);
+  };
   for (const AccuracyCase& c : cases)
-    for (const Accuracy& a : accuracy(c, subjects, other ? &*other : nullptr, device)) {
+    for (const Accuracy& a : judged(c)) {
       ++(a.end == AccuracyEnd::compared ? passed : a.end == AccuracyEnd::wrong ? failed : unserved);
       if (context.json) rows.push_back(as_json(a));
       else print_row(a, widest, subject, last), std::fflush(stdout);

@@ -35,6 +35,9 @@ class Own(Way):
     def __init__(self, function):
         parameters = list(inspect.signature(function).parameters.values())
         self.function, self.bshd = function, getattr(function, "layout", "bhsd") == "bshd"
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or \
+                inspect.isasyncgenfunction(function):
+            raise Refused("is an async function or a generator; a peer is called and returns a tensor")
         if len(parameters) < 3:
             raise Refused("takes %d parameters; the first three must be q, k and v" % len(parameters))
         self.names = []

@@ -26,24 +26,35 @@ DONE, FAILED, OUT_OF_MEMORY = 0, 1, 2
 REFUSED, REFUSED_FOR_MEMORY = 0, -1
 
 
+def whole_text(error):
+    try:
+        return str(error)
+    except BaseException:  # the text is code of the peer too
+        return ""
+
+
+def first_line(error):
+    return whole_text(error).split("\n")[0]
+
+
 # torch raises a plain RuntimeError for some of these, so only its text tells.
 def lacks_memory(error):
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return any(words in str(error) for words in ("out of memory", "can't allocate memory"))
+    return any(words in whole_text(error) for words in ("out of memory", "can't allocate memory"))
 
 
 # A missing peer is registered too: its setup fails with the reason, which becomes a row of the result.
 def register(tool, name, way, version, missing):
     runs, last = {}, {"message": "", "handle": 0}
 
-    # No exception must cross into C, where its reason would be lost. SystemExit is not an Exception.
+    # No exception must cross into C, where its reason would be lost.
     def guarded(function, no, no_memory):
         def call(argument):
             try:
                 return function(argument)
-            except (Exception, SystemExit) as error:
-                kind, text = type(error).__name__, str(error).split("\n")[0]
+            except BaseException as error:  # one that code of the peer raises, KeyboardInterrupt too
+                kind, text = type(error).__name__, first_line(error)
                 last["message"] = missing or (text if kind == "Refused" else kind + (": " + text if text else ""))
                 return no_memory if lacks_memory(error) else no
         return call
@@ -73,11 +84,12 @@ def register(tool, name, way, version, missing):
         runs.pop(handle, None)
 
     def message(text, room):
-        data = last["message"].encode()[: room - 1] + b"\0"
+        data = last["message"].encode(errors="backslashreplace")[: room - 1] + b"\0"
         ctypes.memmove(text, data, len(data))
 
     name = os.path.basename(name)  # of a function of the user's own; others have no slash
-    peer = Peer(name.encode(), version.encode(), Peer.Setup(guarded(setup, REFUSED, REFUSED_FOR_MEMORY)),
+    peer = Peer(os.fsencode(name), version.encode(errors="replace"),
+                Peer.Setup(guarded(setup, REFUSED, REFUSED_FOR_MEMORY)),
                 Peer.Run(guarded(run, FAILED, OUT_OF_MEMORY)), Peer.Run(guarded(fetch, FAILED, OUT_OF_MEMORY)),
                 Peer.Teardown(teardown), Peer.Message(message), Peer.Memory(guarded(memory, -1, -1)))
     tool.attune_peer_register(ctypes.byref(peer))
@@ -94,33 +106,41 @@ def ways_or_reason():
     return ways, ""
 
 
-def host(names, library, argv):
+# `answer` is the descriptor of stdout, which has only what the tool writes; see AnswerKept in subjects/peer_process.h.
+def host(names, library, argv, answer):
     ways, reason = ways_or_reason()
     tool = ctypes.CDLL(library)
     peers = []  # kept until the end: C holds their addresses
     for name in names:
         way, version, missing = None, "", reason
-        tool.attune_peer_loads(name.encode())
+        tool.attune_peer_loads(os.fsencode(name))
         try:
             if ways:
                 way, version = ways.find(name)
-        except (Exception, SystemExit) as error:
-            missing = str(error).split("\n")[0] or type(error).__name__
+        except BaseException as error:
+            missing = first_line(error) or type(error).__name__
         finally:
             tool.attune_peer_loads(None)
         if missing:
             missing = "is not available: " + missing
         peers.append(register(tool, name, way, version, missing))
-    words = (ctypes.c_char_p * (len(argv) + 1))(*[word.encode() for word in argv], None)
+    words = (ctypes.c_char_p * (len(argv) + 1))(*[os.fsencode(word) for word in argv], None)
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    os.dup2(answer, 1)
     code = tool.attune_tool_main(len(argv), words)
+    os.dup2(2, 1)
     del peers
     return code
 
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", message=".*NumPy.*")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the run, not a peer; bench sets its own handler
     sys.stdout = sys.stderr  # a peer's prints do not belong to the answer, which the tool writes itself
-    code = host(sys.argv[1].split(","), sys.argv[2], sys.argv[3:])
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    code = host(sys.argv[1].split(","), sys.argv[2], sys.argv[3:], stdout)
     sys.stdout.flush()
     if code > 128:  # as main.cpp: a shell ends its loop only if the program was ended by the signal
         signal.signal(code - 128, signal.SIG_DFL)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/subjects/peer.h"
 
+#include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -224,6 +226,7 @@ Status open_peers(const std::vector<std::string>& words, const std::string& pyth
                   std::vector<const attune_peer*>& out) {
   const std::vector<std::string> hosted = hosted_of(words);
   if (!hosted.empty() && !is_hosted() && !is_peer_process()) return become_host(hosted, python);
+  const AnswerKept kept;
   for (const std::string& word : words) {
     const PeerCall call(word);
     if (is_given_up(word)) stand_in(word);
@@ -245,6 +248,31 @@ Status start_again(const std::vector<std::string>& peers, const std::string& pyt
   return Status::no("--peer: this program cannot be started again: ", std::strerror(errno));
 }
 
+namespace {
+
+// Whether the program is a Python 3; any other would end without a word of the answer.
+Status is_python(const std::string& program) {
+  constexpr int kYes = 42;
+  const std::string ask = join("import sys; sys.exit(", kYes, " if sys.version_info[0] == 3 else 2)");
+  const pid_t child = fork();
+  if (child < 0) return Status::no("--python: no process can be started: ", std::strerror(errno));
+  if (child == 0) {
+    const int nothing = open("/dev/null", O_RDWR);
+    for (const int to : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, to);
+    execlp(program.c_str(), program.c_str(), "-S", "-c", ask.c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kYes) return Status::good();
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127) return Status::good();  // execvp says why it cannot be started
+  return Status::no("--python: '", program, "' is not a Python 3: asked for its version, it ended with ",
+                    WIFEXITED(status) ? "exit code " : "signal ",
+                    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+}
+
+}  // namespace
+
 Status become_host(const std::vector<std::string>& peers, const std::string& python) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -264,12 +292,14 @@ Status become_host(const std::vector<std::string>& peers, const std::string& pyt
     return Status::no("--peer: libattune_tool.so not found beside ", here.string(), "/attune or installed with it");
   if (script.empty()) return Status::no("--peer: torch_peer.py not found in ", here.string(), "/peers or installed");
 
+  if (Status s = is_python(python); !s.ok()) return s;
   std::string names;
   for (const std::string& name : peers) names += join(names.empty() ? "" : ",", name);
   std::vector<std::string> words = {python, script, names, library};
   words.insert(words.end(), line.begin(), line.end());
   execvp(python.c_str(), pointers(words).data());
-  return Status::no("--peer: '", python, "' cannot be started: ", std::strerror(errno));
+  return Status::no("--python: '", python, "' cannot be started: ", std::strerror(errno),
+                    python.find(' ') != python.npos ? "; give a program alone, without arguments" : "");
 }
 
 }  // namespace attune

@@ -222,6 +222,17 @@ RunGuard::~RunGuard() {
   if (here().notes) here().notes->finished = 1;
 }
 
+AnswerKept::AnswerKept() {
+  std::fflush(stdout);
+  answer_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  if (answer_ >= 0) dup2(STDERR_FILENO, STDOUT_FILENO);
+}
+AnswerKept::~AnswerKept() {
+  if (answer_ < 0) return;
+  std::fflush(stdout);  // what a peer printed in C
+  dup2(answer_, STDOUT_FILENO), ::close(answer_);
+}
+
 int number_of_peer(std::string_view name) { return here().notes ? index_of(*here().notes, name) + 1 : 0; }
 PeerCall::PeerCall(int number) {
   if (here().notes) here().notes->running = number;

@@ -38,6 +38,18 @@ struct RunGuard {                  // its destructor notes that bench came to it
   ~RunGuard();
 };
 
+// While it lives, what code of peers prints to stdout, in Python or in C, goes to stderr: stdout has only the answer.
+class AnswerKept {
+ public:
+  AnswerKept();
+  AnswerKept(const AnswerKept&) = delete;
+  AnswerKept& operator=(const AnswerKept&) = delete;
+  ~AnswerKept();
+
+ private:
+  int answer_ = -1;
+};
+
 // A number for PeerCall; 0 if the peer is unknown.
 int number_of_peer(std::string_view name);
 // While it lives, this peer's code runs.

@@ -17,6 +17,7 @@ namespace {
 
 const std::string kLibrary = ATTUNE_MY_ATTENTION;  // built from examples/my_attention.c
 const std::string kWrong = ATTUNE_WRONG_ATTENTION;
+constexpr const char* kCausal = "forward f32 b1 h4/2 q31 k70 d24/16 causal";
 
 std::vector<Record> measured(const char* line, const std::string& peer = kLibrary + ":attention") {
   std::vector<const attune_peer*> peers;
@@ -113,6 +114,51 @@ TEST(NativePeer, that_ends_its_process_is_a_failed_row_and_the_run_goes_on) {
   EXPECT_EQ(verified.code, 0) << verified.out << "\nfour starts are four runs, chained";
 }
 
+TEST(NativePeer, that_prints_leaves_the_answer_alone) {
+  const Told told = bench({"--len", "16,32", "--json", "--peer", std::string(ATTUNE_ENDS_ITSELF) + ":prints"});
+  EXPECT_EQ(told.ran.code, 0) << told.ran.err;
+  EXPECT_EQ(told.records.size(), 4u) << told.ran.out;
+  EXPECT_TRUE(has(told.ran.err, "printed\n") && has(told.ran.err, "written\n")) << told.ran.err;
+  const Ran p = attune_says({"parity", "--json", "--peer", std::string(ATTUNE_ENDS_ITSELF) + ":prints", kCausal});
+  EXPECT_EQ(p.code, 0) << p.err;
+  EXPECT_TRUE(nlohmann::json::accept(p.out)) << p.out;
+}
+
+// Of a Python that has no torch, or whose torch prints while it is loaded.
+TEST(Python, what_it_prints_and_any_bytes_of_a_name_leave_one_sentence_and_the_answer) {
+  std::filesystem::create_directories(temporary("noisy"));
+  std::ofstream(temporary("noisy/torch.py")) << "import os\nos.write(1, b'noise\\n')\nprint('more')\n"
+                                                "raise ImportError('of the test')\n";
+  const Ran r = attune_says({"bench", "forward f32 b1 h1 q16 k16 d8 full", "--max-seconds", "0.02", "--json", "--peer",
+                             "\xff\xfe.py:f"}, {"PYTHONPATH=" + temporary("noisy")});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_FALSE(has(r.err, "Traceback")) << r.err;
+  EXPECT_TRUE(has(r.err, "noise\n")) << r.err;
+  std::istringstream lines(r.out);
+  std::vector<Record> records;
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_EQ(from_json(line, records.emplace_back()).message, "") << line;
+  ASSERT_EQ(records.size(), 2u) << r.out;
+  EXPECT_TRUE(has(records[0].message, "is not available: ")) << records[0].message;
+}
+
+TEST(Python, that_is_none_is_one_sentence_and_not_success) {
+  for (const char* const command : {"bench", "parity", "memory"})
+    for (const char* const program : {"/bin/true", "/bin/false", "/nowhere/python3"}) {
+      std::vector<std::string> words = {command, "forward f32 b1 h1 q16 k16 d8 full", "--peer", "torch:sdpa",
+                                        "--python", program};
+      if (command == std::string("memory")) words.push_back("--measure");
+      const Ran r = attune_says(words);
+      EXPECT_EQ(r.code, 3) << command << " " << program;
+      EXPECT_TRUE(has(r.err, join("attune ", command, ": --python: '", program, "' "))) << r.err;
+      EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+      EXPECT_EQ(r.out, "");
+    }
+  const Ran r = attune_says({"parity", "forward f32 b1 h1 q16 k16 d8 full", "--peer", "torch:sdpa", "--python",
+                             "python3 -x"});
+  EXPECT_TRUE(has(r.err, "give a program alone, without arguments")) << r.err;
+}
+
 TEST(NativePeer, that_ends_its_process_three_times_is_not_run_again) {
   const Told told = bench({"--len", "32,33,34,35", "--json", "--peer", std::string(ATTUNE_ENDS_ITSELF) + ":aborts"});
   ASSERT_EQ(told.records.size(), 8u) << told.ran.err;
@@ -159,7 +205,6 @@ Answer parity(std::vector<std::string> words) {
   words.insert(words.begin(), {"parity", "--json"});
   return {attune_says(std::move(words))};
 }
-constexpr const char* kCausal = "forward f32 b1 h4/2 q31 k70 d24/16 causal";
 
 TEST(PeerParity, has_a_row_for_each_line_and_subject) {
   const Answer a = parity({"--peer", kLibrary + ":attention", "--backend", "cpu_forward", kCausal,
