@@ -15,7 +15,9 @@
 #include "machine/cpu/kernels.h"
 #include "machine/cuda/nvtx.h"
 #include "plan/plan.h"
+#include "tool/bench/backend_run.h"
 #include "tool/bench/estimate.h"
+#include "tool/bench/inputs.h"
 #include "tool/subjects/gpu_workload.h"
 #include "tool/timing/peak.h"
 #include "tool/subjects/ring_run.h"
@@ -27,50 +29,6 @@ namespace attune {
 namespace {
 
 constexpr double kPracticalMargin = 0.01;  // smaller differences do not matter
-
-// A backend, its plan and its workspace, as a subject. Successive calls rotate through the sets of arguments.
-struct BackendRun {
-  Plan plan;
-  std::vector<Args> sets;
-  std::optional<Memory> workspace{};  // on a CPU
-  cuda::Memory gpu_workspace{};
-  void* stream = nullptr;
-  size_t next = 0;
-  Status status{};
-  std::unique_ptr<BackendRun> forward{};  // of a training row: runs before
-
-  BackendRun(Plan p, std::vector<Args> s, void* on) : plan(std::move(p)), sets(std::move(s)), stream(on) {
-    if (plan.device.kind == DeviceKind::cpu) workspace.emplace(plan.workspace_bytes);
-    else status = gpu_workspace.allocate(plan.device.index, plan.workspace_bytes);
-  }
-  bool run() {
-    if (forward && !forward->run()) return status = forward->status, false;
-    std::byte* const place = workspace ? workspace->data() : gpu_workspace.data();
-    const cuda::Range range(workspace ? nullptr : &plan.problem);
-    status = plan.backend->run(plan, sets[next++ % sets.size()], Workspace{place}, stream);
-    return status.ok();
-  }
-  Subject subject() {
-    return {.name = std::string(plan.backend->name),
-            .context = this,
-            .run = [](void* c) { return static_cast<BackendRun*>(c)->run(); },
-            .why = [](void* c) { return static_cast<BackendRun*>(c)->status.message; }};
-  }
-};
-
-// Root mean square of up to a few thousand elements, spread over the whole tensor.
-double input_rms(const Tensor& t) {
-  const Extents& e = t.extent;
-  const int64_t all = int64_t(e.batch) * e.seq * e.head * e.dim, step = std::max<int64_t>(1, all / 4096) | 1;
-  double sum = 0;
-  int64_t count = 0;
-  for (int64_t n = 0; n < all; n += step, ++count) {
-    const int64_t d = n % e.dim, h = n / e.dim % e.head, row = n / e.dim / e.head;
-    const double x = load(t, row / e.seq, row % e.seq, h, d);
-    if (std::isfinite(x)) sum += x * x;  // rows outside all sequences are NaN
-  }
-  return count ? std::sqrt(sum / double(count)) : 0;
-}
 
 bool is_planned(const std::vector<Plan>& made, const Backend* backend) {
   return std::any_of(made.begin(), made.end(), [&](const Plan& p) { return p.backend == backend; });
@@ -93,6 +51,7 @@ struct RowRun {
   std::vector<std::unique_ptr<BackendRun>> ours{};
   std::vector<std::unique_ptr<RingRun>> rings{};
   std::vector<std::unique_ptr<PeerRun>> theirs{};
+  std::optional<Inputs> inputs{};  // where there are peers
   Args peer_results{};   // on the GPU, shared by all peers: results are fetched before the next peer runs
   size_t peers = 0;      // number of peers among the subjects; they come first
   const BenchRow* train = nullptr;  // of a forward and its backward, as one call; `problem` is the backward
@@ -197,6 +156,15 @@ struct RowRun {
     return made;
   }
 
+  std::unique_ptr<Workload> fresh_workload() const {
+    return std::make_unique<Workload>(whole, bench.layout, bench.seed, bench.distribution, bench.lengths,
+                                      bench.pattern, !on_gpu());
+  }
+  std::unique_ptr<Workload> fresh_inputs() const {
+    std::unique_ptr<Workload> fresh = fresh_workload();
+    if (problem.pass == Pass::backward) (void)fresh->run_forward(planner());
+    return fresh;
+  }
   bool make_workload() {
     const double needed = estimated_bytes(problem), there = available_memory();
     std::optional<double> of_gpu;
@@ -209,8 +177,7 @@ struct RowRun {
     };
     if (!fits(needed, there, of_gpu)) return no_room();
     try {
-      work = std::make_unique<Workload>(whole, bench.layout, bench.seed, bench.distribution, bench.lengths,
-                                        bench.pattern, !on_gpu());
+      work = fresh_workload();
     } catch (const std::bad_alloc&) {
       return no_room();
     }
@@ -384,10 +351,30 @@ struct RowRun {
       return fetch_rows(results, rows);
     };
     if (const Status s = once(rows_drawn()); !s.ok()) return no(s, RecordStatus::failed);
+    if (const std::string what = inputs->changed(); !what.empty()) {
+      no(Status::no(peer.name, ": a call changes its input ", what), RecordStatus::failed);
+      return void(failed(inputs->restore(), "inputs: "));
+    }
     r.taken_bytes = run.taken_bytes();
     if (on_gpu()) r.kernels = bench.timer->kernels(run.subject());
     take(r, run.subject(), {once, judged}, fetch);
     if (!record_of.empty() && record_of.back() == size_t(&r - records.data())) ++peers;
+  }
+
+  // No peer may be timed on other inputs than it was checked on.
+  void check_inputs() {
+    const std::string what = inputs ? inputs->changed() : "";
+    if (what.empty()) return;
+    bool named = false;
+    for (const bool all : {false, true})
+      for (size_t n = 0; n < peers && !(all && named); ++n) {
+        Record& r = records[record_of[n]];
+        if (!all && (!inputs->restore().ok() || !onces[n].run(1).ok() || inputs->changed().empty())) continue;
+        named = true;
+        end(r, RecordStatus::failed, join(r.subject, ": ", all ? "it or another peer of the row" : "a call",
+                                          " changed the input ", what, " while it was timed"));
+      }
+    (void)inputs->restore();
   }
 
   std::vector<Args> sets() const {
@@ -531,6 +518,7 @@ struct RowRun {
     std::vector<Plan> planned = plans();
     if (planned.empty() && (!skipped || bench.peers.empty())) return;
     if (!make_workload()) return;
+    if (!bench.peers.empty()) inputs.emplace(*work, gpu.get(), train != nullptr, [this] { return fresh_inputs(); });
     records.reserve(records.size() + planned.size() +
                     bench.peers.size());  // references into records must survive add()
     for (const attune_peer* peer : bench.peers) add_peer(*peer);
@@ -553,6 +541,7 @@ struct RowRun {
       if (on_gpu() && r.status == RecordStatus::refused) explain_rate(r, subjects[n]);
       sustain(r, subjects[n], bench);
     }
+    check_inputs();
     check_again();
     compare();
   }

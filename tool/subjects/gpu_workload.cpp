@@ -89,6 +89,11 @@ Status GpuWorkload::poison(const Args& gpu) {
   return Status::good();
 }
 
+Status GpuWorkload::read(void* to, const void* gpu, size_t bytes) const {
+  if (Status s = cuda::copy_from(to, gpu, bytes, stream_); !s.ok()) return s;
+  return cuda::wait(stream_);
+}
+
 Status GpuWorkload::send(Role r) {
   return cuda::copy_to(sets_[0][r].data, host_->args[r].data, span_bytes(host_->args[r]), stream_);
 }

@@ -27,6 +27,7 @@ class GpuWorkload {
   Status poison(const Args& gpu);        // fills the outputs with NaN
   Status fetch(const Args& gpu);         // copies the outputs into the host's tensors
   Status fetch(const Args& gpu, const std::vector<ResultRow>&);  // copies only these rows
+  Status read(void* to, const void* gpu, size_t bytes) const;  // waits
   Status send(Role);                     // copies the host's tensor into the first set
 
  private:

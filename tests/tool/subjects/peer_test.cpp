@@ -73,6 +73,20 @@ const attune_peer& too_large_to_run() {
   return peer;
 }
 
+// Scales its first input in place, in the call with this number and all later ones.
+int first_in_place = 1;
+int32_t run_in_place(int64_t handle) {
+  if (handle > 0 && ++fake.runs >= first_in_place) {
+    const json j = json::parse(fake.asked);
+    *reinterpret_cast<float*>(j["tensors"]["q"]["data"].get<uintptr_t>()) *= 0.5f;
+  }
+  return PEER_DONE;
+}
+const attune_peer& in_place() {
+  static const attune_peer peer{"flash_attn", "1", set_up, run_in_place, fetch, tear_down, message};
+  return peer;
+}
+
 // Queries over a single key, so that answer() is correct.
 Problem one_key(int queries = 4) {
   Problem p;
@@ -231,6 +245,23 @@ TEST(Peers, a_wrong_result_is_a_failure_and_not_timed) {
   EXPECT_TRUE(records[0].samples_ns.empty());
   EXPECT_EQ(fake.runs, 1);
   EXPECT_EQ(records[1].status, RecordStatus::ok);
+}
+
+TEST(Peers, one_that_changes_its_inputs_fails_and_the_others_get_them_back) {
+  fake = {}, first_in_place = 1;
+  std::vector<Record> records = measured({&in_place(), &here()});
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].status, RecordStatus::failed);
+  EXPECT_EQ(records[0].message, "flash_attn: a call changes its input q");
+  EXPECT_TRUE(records[0].samples_ns.empty());
+  EXPECT_EQ(records[2].baseline, "torch:sdpa");
+  EXPECT_EQ(records[2].parity.verdict, CheckVerdict::pass) << records[2].parity.message;
+  fake = {}, first_in_place = 3;  // after it was checked
+  records = measured({&in_place(), &here()});
+  EXPECT_EQ(records[0].status, RecordStatus::failed);
+  EXPECT_EQ(records[0].message, "flash_attn: a call changed the input q while it was timed");
+  EXPECT_EQ(records[1].status, RecordStatus::ok) << records[1].message;
+  EXPECT_EQ(records[2].baseline, "torch:sdpa");
 }
 
 TEST(Peers, the_baseline_is_the_one_that_was_named) {
