@@ -204,6 +204,8 @@ struct Auditor : Reporter {
     const bool excused = is_problem(p) && !can_draw(whole_problem(p)).ok();
     if (c.verdict == CheckVerdict::unchecked && excused)
       return caution("skipped-parity", "the result was not checked: ", c.message);
+    if (c.verdict == CheckVerdict::empty)
+      return caution("skipped-parity", "the check compared nothing: ", c.message);
     if (c.verdict != CheckVerdict::pass || (c.rows < 1 && !line.extract))
       return wrong("skipped-parity", "the result was not checked (",
                    c.verdict == CheckVerdict::none ? "no verdict" : c.verdict.text(), ", ", c.rows,

@@ -170,8 +170,9 @@ Status is_signable(const AskedBench& asked) {
 }
 
 struct Tally {
-  size_t ok = 0, unsupported = 0, not_built = 0, oom = 0, bad = 0;
+  size_t ok = 0, unsupported = 0, not_built = 0, oom = 0, bad = 0, empty = 0;
   void count(const Record& r) {
+    if (r.parity.verdict == CheckVerdict::empty) ++empty;
     if (r.status == RecordStatus::ok) ++ok;
     else if (r.status == RecordStatus::oom) ++oom;
     else if (r.status == RecordStatus::unsupported) ++(r.left_out == LeftOut::not_built ? not_built : unsupported);
@@ -184,6 +185,7 @@ struct Tally {
       if (count) text += join(text.empty() ? "" : ", ", count, " ", what);
     };
     add(unsupported, "unsupported"), add(oom, "out of memory"), add(not_built, "not built");
+    add(empty, "EMPTY: nothing to compare");
     return text;
   }
 };
@@ -193,6 +195,15 @@ void tell_sequences(const std::vector<Record>& records) {
   for (const Record& r : records)
     if (r.status == RecordStatus::ok)
       fmt::print("{} | {}: {} sequences/s\n", r.problem, r.subject, digits_text(r.sequences_s));
+}
+
+// Before anything is measured: --base names a backend, a peer of this run, or what one of the rows computes.
+Status base_asked(const std::string& base, const std::vector<BenchRow>& rows, const Bench& bench,
+                  const std::vector<std::string>& peers) {
+  std::vector<Record> blank;
+  for (const BenchRow& row : rows) blank.push_back(blank_record(row, bench));
+  for (const std::string& peer : peers) blank.emplace_back().subject = peer_name(peer);
+  return base.empty() || find_backend(base) ? Status::good() : is_base(base, blank);
 }
 
 // On stderr, after the results: what they suffered from. Rows of an earlier run that was resumed count too.
@@ -346,6 +357,8 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
     else if (asked.plot) fmt::print("nothing to plot: no problem was measured at two lengths\n");
   }
   tell_state(records);
+  if (const Status s = asked.base.empty() || records.empty() ? Status::good() : is_base(asked.base, records); !s.ok())
+    fmt::print(stderr, "warning: {}; nothing is compared with it\n", s.message);
   if (interrupted) {
     no(kFailed, Status::no("interrupted after ", records.size(), records.size() == 1 ? " record" : " records"));
     context.exit_code = kSignal + interrupted_by;

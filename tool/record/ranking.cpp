@@ -108,6 +108,10 @@ bool is_slow(const Record& r) {  // runs only by name, so the planner never choo
   return b && b->only_by_name;
 }
 
+bool is_named(const std::string& base, const Record& r, const Place& p) {
+  return base == r.subject || base == p.what || base == implementation(r, p) || p.what.starts_with(base + " ");
+}
+
 Groups groups_of(const std::vector<Record>& records, const std::string& base) {
   Groups g;
   for (const Record& r : records) g.places.push_back(place_of(r));
@@ -117,9 +121,8 @@ Groups groups_of(const std::vector<Record>& records, const std::string& base) {
     for (const size_t n : members) {
       const Record& r = records[n];
       const Place& p = g.places[n];
-      const bool named = base == r.subject || base == p.what || base == implementation(r, p) ||
-                         p.what.starts_with(base + " ");
-      if (!has_time(r) || !(base.empty() ? p.is_dense() && !r.peer && !is_slow(r) : named)) continue;
+      const bool counts = base.empty() ? p.is_dense() && !r.peer && !is_slow(r) : is_named(base, r, p);
+      if (!has_time(r) || !counts) continue;
       const auto [at, is_new] = g.base.try_emplace(key, n);
       if (!is_new && r.median_ns < records[at->second].median_ns) at->second = n;
     }
@@ -147,6 +150,20 @@ void set_places(std::vector<Ranked>& all) {
 }
 
 }  // namespace
+
+Status is_base(const std::string& base, const std::vector<Record>& records) {
+  std::set<std::string> known;
+  for (const Record& r : records) {
+    const Place p = place_of(r);
+    if (is_named(base, r, p)) return Status::good();
+    known.insert(p.what);
+    if (!r.subject.empty()) known.insert(r.subject);
+  }
+  known.erase("");
+  std::string all;
+  for (const std::string& one : known) all += join(all.empty() ? "" : ", ", one);
+  return Status::no("--base: ", not_one_of(base, all));
+}
 
 std::string what_of(const Record& r) { return place_of(r).what; }
 

@@ -38,6 +38,9 @@ std::vector<Ranking> rankings(const std::vector<Record>&, const std::string& bas
 // "" without rankings.
 std::string ranking_text(const std::vector<Ranking>&, int width = 0);  // 0: no limit
 
+// Refuses a name that none of these records has or computes.
+Status is_base(const std::string& base, const std::vector<Record>&);
+
 // What a record computes: "dense", "window127,0", "nsa d=16 ...", "random density=0.1", "multihead dense".
 std::string what_of(const Record&);
 

@@ -69,6 +69,8 @@ std::string remarks(const Record& r, Detail detail) {
   if (r.status == RecordStatus::refused) add("REFUSED");
   else if (r.status != RecordStatus::ok && detail == Detail::full) add(r.status.text());  // else it is the verdict
   if (r.parity.verdict == CheckVerdict::unchecked) add("unchecked");
+  if (r.parity.verdict == CheckVerdict::empty)
+    add(detail == Detail::full ? "EMPTY: nothing to compare" : "nothing to compare");
   if (r.distribution == "zeros") add("inputs are zeros");
   if (const std::string busy = busy_text(r); !busy.empty() && !r.samples_ns.empty())
     add(detail == Detail::full         ? "busy: " + busy

@@ -16,7 +16,8 @@ enum class RecordStatus {
   refused,      // faster than is possible
   other
 };
-enum class CheckVerdict { none, pass, pass_at_floor, fail, unchecked, other };
+// `empty`: no query that was looked at sees a key, so nothing was compared.
+enum class CheckVerdict { none, pass, pass_at_floor, fail, unchecked, empty, other };
 // Why a row was not even tried, although no backend refused it.
 enum class LeftOut { no, not_built, not_tried, other };
 
@@ -25,7 +26,7 @@ constexpr std::string_view name(RecordStatus s) {
   return kWords[int(s)];
 }
 constexpr std::string_view name(CheckVerdict v) {
-  constexpr std::string_view kWords[] = {"", "PASS", "PASS-AT-FLOOR", "FAIL", "UNCHECKED", ""};
+  constexpr std::string_view kWords[] = {"", "PASS", "PASS-AT-FLOOR", "FAIL", "UNCHECKED", "EMPTY", ""};
   return kWords[int(v)];
 }
 constexpr std::string_view name(LeftOut l) {
@@ -50,5 +51,8 @@ class Word {
 };
 
 inline bool passed(const Word<CheckVerdict>& v) { return v == CheckVerdict::pass || v == CheckVerdict::pass_at_floor; }
+inline bool compared_nothing(const Word<CheckVerdict>& v) {
+  return v == CheckVerdict::none || v == CheckVerdict::unchecked || v == CheckVerdict::empty;
+}
 
 }  // namespace attune

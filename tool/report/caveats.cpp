@@ -105,10 +105,7 @@ std::vector<std::string> caveats_of(const std::vector<Record>& records) {
     say(find(records, [&](const Record& r) { return r.status.text() == status; }), join("ended as '", status, "'"));
   say(find(records, [](const Record& r) { return r.parity.verdict == CheckVerdict::fail; }),
       "computed a wrong result: their times mean nothing");
-  const auto unchecked = [](const Word<CheckVerdict>& v) {
-    return v == CheckVerdict::none || v == CheckVerdict::unchecked;
-  };
-  say(find(records, [&](const Record& r) { return ok(r) && unchecked(r.parity.verdict); }),
+  say(find(records, [&](const Record& r) { return ok(r) && compared_nothing(r.parity.verdict); }),
       "have a result that was not checked");
   say(find(records, [&](const Record& r) { return ok(r) && r.ended_by == "time"; }),
       "ran out of time before the interval reached the requested precision");

@@ -72,7 +72,7 @@ Summary summary_of(const Measurements& rows) {
     const Record& r = *row.record;
     if (const Word<CheckVerdict>& v = r.parity.verdict; row.judged()) {
       ++s.parity[checked_text(v)];
-      ++(passed(v) ? s.right : v == CheckVerdict::none || v == CheckVerdict::unchecked ? s.unchecked : s.wrong);
+      ++(passed(v) ? s.right : compared_nothing(v) ? s.unchecked : s.wrong);
     }
     if (!row.ok()) continue;
     ++s.measured;

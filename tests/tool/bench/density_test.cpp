@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/status.h"
 #include "tests/tool/spawn.h"
 
 namespace attune {
@@ -29,6 +30,21 @@ TEST(Density, of_a_pattern_is_in_the_record_and_follows_what_is_asked_for) {
   EXPECT_NEAR(half["density"].get<double>(), 56. / 110, 1e-12);
   EXPECT_GT(half["flops"].get<double>(), 3 * tenth["flops"].get<double>());
   EXPECT_EQ(half["parity"]["verdict"], "PASS");
+}
+
+TEST(Density, of_nothing_is_empty_and_not_a_pass) {
+  for (const char* const pass : {"forward", "backward"}) {
+    const json r = record(join(pass, " f32 b1 h2 q640 k640 d16 causal blocks64x64x1 | random density=0"));
+    EXPECT_EQ(r["active_blocks"], 0);
+    EXPECT_EQ(r["parity"]["verdict"], "EMPTY") << pass;
+    EXPECT_EQ(r["parity"]["message"], "no query that was looked at sees a key");
+  }
+  const std::string file = temporary("empty.jsonl");
+  const Ran r = attune_says({"bench", "forward f32 b1 h2 q64 k64 d16 full blocks64x64x1 | random density=0",
+                             "--max-seconds", "0.01", "--out", file});
+  EXPECT_TRUE(has(r.out, "1 EMPTY: nothing to compare")) << r.out;
+  const Ran verified = attune_says({"verify", file});
+  EXPECT_TRUE(has(verified.out, "skipped-parity")) << verified.out;
 }
 
 // The lists that ranks share are those of all tokens.
