@@ -40,6 +40,15 @@ bool whole_lines = false;
 
 }  // namespace
 
+bool Shown::obeyed(char c) {
+  const bool begins = line_ == In::colon && c == ':', bracket = hashes_ >= 2 && c == '[';
+  hashes_ = c == '#' ? hashes_ + 1 : 0;
+  if (c == '\n' || c == '\r') line_ = In::blank;
+  else if (line_ == In::blank && c == ':') line_ = In::colon;
+  else if (line_ != In::blank || (c != ' ' && c != '\t')) line_ = In::text;
+  return begins || bracket;
+}
+
 void keep_lines_whole() { whole_lines = true; }
 
 std::string Shown::next(std::string_view piece) {
@@ -52,7 +61,8 @@ std::string Shown::next(std::string_view piece) {
     const auto first = (unsigned char)(text[at]);
     if (first == kMark) {
       if (at + 1 == text.size()) return begun_ = text.substr(at), out;
-      if (const std::string_view code = sequence(text[at + 1]); code.empty()) ++at;
+      if (text[at + 1] == kCommand[1]) at += 2, out += "::", line_ = In::text;
+      else if (const std::string_view code = sequence(text[at + 1]); code.empty()) ++at;
       else at += 2, out += terminal_ ? code : "";
       continue;
     }
@@ -68,7 +78,7 @@ std::string Shown::next(std::string_view piece) {
       ++at;
       continue;
     }
-    if (is_hidden(code)) out += fmt::format("\\u{:04x}", code);
+    if (const bool command = obeyed(text[at]); command || is_hidden(code)) out += fmt::format("\\u{:04x}", code);
     else out.append(text, at, size);
     at += size;
   }

@@ -10,11 +10,13 @@
 
 namespace attune {
 
-// Marks: 0xFE occurs in no UTF-8 text, so no record contains one.
-inline constexpr std::string_view kGreen = "\xfe" "g", kRed = "\xfe" "r", kPlain = "\xfe" "p", kErase = "\xfe" "e";
+// Marks: 0xFE occurs in no UTF-8 text, so no record contains one. A command is the "::" that begins a line for GitHub.
+inline constexpr std::string_view kGreen = "\xfe" "g", kRed = "\xfe" "r", kPlain = "\xfe" "p", kErase = "\xfe" "e",
+                                  kCommand = "\xfe" "c";
 
 // Replaces control characters and marks of text direction by their code, as in JSON: "\u001b". Tabs, newlines and text
-// that is not UTF-8 stay.
+// that is not UTF-8 stay. So it does where a job of GitHub would obey the text: "::" at the beginning of a line, and
+// "##[" anywhere.
 std::string shown(std::string_view text);
 
 // The same for text that arrives in pieces.
@@ -27,6 +29,9 @@ class Shown {
  private:
   bool terminal_;
   std::string begun_{};  // first bytes of a character or a mark
+  enum class In { blank, colon, text } line_ = In::blank;  // what the line has so far
+  int hashes_ = 0;                                         // "#" right before this place
+  bool obeyed(char);                                       // true for the last character of "::" or "##["
 };
 
 // While it lives, stdout and stderr pass through Shown, and on a terminal lines are broken to its width. Code that is

@@ -28,8 +28,15 @@ TEST(Shown, marks_are_colour_on_a_terminal_and_nothing_elsewhere) {
   EXPECT_EQ(Shown(true).next(kErase), "\r\x1b[K");
 }
 
+TEST(Shown, nothing_is_a_command_of_a_job_on_github_but_what_is_marked) {
+  EXPECT_EQ(shown("::error::a\n \t::warning::b ::notice"), ":\\u003aerror::a\n \t:\\u003awarning::b ::notice");
+  EXPECT_EQ(shown("a: b::c ##[error]d #[e] ###[f"), "a: b::c ##\\u005berror]d #[e] ###\\u005bf");
+  EXPECT_EQ(shown(std::string(kCommand) + "error title=a::b\n::error"), "::error title=a::b\n:\\u003aerror");
+  EXPECT_EQ(shown(": :: a"), ": :: a");
+}
+
 TEST(Shown, pieces_give_what_the_whole_gives) {
-  const std::string text = "\x1b \xc2\x9b \xe2\x80\xae \xe2\x96\x88 \xf0\x9f\x98\x80 \xfe" "g \xc3";
+  const std::string text = "\x1b \xc2\x9b \xe2\x80\xae \xe2\x96\x88 \xf0\x9f\x98\x80 \xfe" "g\n::a ##[b \xfe" "c \xc3";
   for (size_t cut = 0; cut <= text.size(); ++cut) {
     Shown pieces(false);
     std::string all = pieces.next(text.substr(0, cut));

@@ -199,11 +199,12 @@ std::string to_annotations(const Changes& changes, const CompareSettings& settin
                                             : r->change == Change::faster  ? "notice"
                                                                            : nullptr;
     if (level)
-      s += fmt::format("::{} title={}::{}\n", level, annotation(name(r->change) + " " + r->problem, true),
+      s += fmt::format("{}{} title={}::{}\n", kCommand, level, annotation(name(r->change) + " " + r->problem, true),
                        annotation(told(*r), false));
   }
   if (changes.overall.change == Change::slower)
-    s += fmt::format("::error title=SLOWER all rows together::{}\n", annotation(overall_text(changes.overall), false));
+    s += fmt::format("{}error title=SLOWER all rows together::{}\n", kCommand,
+                     annotation(overall_text(changes.overall), false));
   return s;
 }
 
