@@ -8,6 +8,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -161,13 +163,13 @@ int parse_and_run(CLI::App& app, Context& context, std::vector<std::string> word
     std::ostringstream out;
     app.exit(asked, out, out);
     const int width = terminal_width(STDOUT_FILENO);
-    fmt::print("{}", help_text(out.str(), width ? width : 120));
+    std::fputs(help_text(out.str(), width ? width : 120).c_str(), stdout);  // it does not throw
   } catch (const CLI::ParseError& error) {
     return usage(called(app), sentence(app, error));
   } catch (const std::bad_alloc&) {
     fail(context, kMachine, join(called(app), ": not enough memory on this machine"));
   } catch (const std::exception& error) {
-    fail(context, kMachine, join(called(app), ": ", error.what()));
+    if (!std::ferror(stdout)) fail(context, kMachine, join(called(app), ": ", error.what()));
   }
   if (std::fflush(stdout) || std::ferror(stdout)) fail(context, kMachine, "attune: stdout cannot be written");
   return context.exit_code;
@@ -317,6 +319,7 @@ void add_commands(CLI::App& app, Context& context) {
 }  // namespace attune
 
 int attune_tool_main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its write, with a sentence
   const attune::ShownOutput output;
   attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1,
                           .command = attune::command_text({argv, argv + argc})};

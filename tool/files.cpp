@@ -93,7 +93,7 @@ Status are_apart(const std::vector<std::string>& written, const std::vector<std:
 
 Status read_text(const std::string& path, std::string& out, size_t most) {
   Status s = read_limited(path, {.most_bytes = most, .pipes = true}, out).after("'", path, "' ");
-  if (!s.ok() && ::access(path.c_str(), R_OK) != 0) s.code = Code::device;
+  if (!s.ok() && (::access(path.c_str(), R_OK) != 0 || !is_finite(path, true).ok())) s.code = Code::device;
   return s;
 }
 

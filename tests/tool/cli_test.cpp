@@ -56,6 +56,30 @@ TEST(Cli, unknown_option_is_named_even_where_something_is_missing) {
   }
 }
 
+TEST(Cli, a_full_disk_and_a_size_limit_are_one_sentence_each) {
+  const std::string records = temporary("limited.jsonl"), page = temporary("limited.html");
+  std::filesystem::remove(records);
+  std::vector<std::string> bench = {"bench", "--json", "--max-seconds", "0.01", "--backend", "all", "--out", records};
+  for (int n = 8; n < 40; n += 2) bench.push_back(join("forward f32 b1 h1 q", n, " k", n, " d8 causal"));
+  ASSERT_EQ(attune_says(bench).code, 0);
+  const std::string attune = ATTUNE_BUILD_DIR "/attune";
+  for (const char* const words : {"report limited.jsonl", "bench --help", "plan --help", "--version"}) {
+    const Ran r = spawn({"sh", "-c", join("cd ", temporary(""), " && ", attune, " ", words, " > /dev/full")});
+    EXPECT_EQ(r.code, 3) << words;
+    EXPECT_EQ(r.err, "attune: stdout cannot be written\n") << words;
+  }
+  const std::string before = text_of(records);
+  const std::string line = "'forward f32 b1 h1 q8 k8 d8 full'";
+  for (const std::string& words : {join("report ", records, " --out ", page),
+                                   join("bench ", line, " --max-seconds 0.01 --out ", records)}) {
+    const Ran r = spawn({"sh", "-c", join("ulimit -f 1; ", attune, " ", words)});
+    EXPECT_EQ(r.code, 3) << words << r.err;
+    EXPECT_TRUE(has(r.err, "File too large\n")) << r.err;
+  }
+  EXPECT_EQ(text_of(records).substr(0, before.size()), before) << "nothing is lost";
+  EXPECT_FALSE(std::filesystem::exists(page));
+}
+
 TEST(Cli, the_backend_of_the_environment_is_obeyed_and_named_as_in_the_library) {
   const std::vector<std::string> standard = {"ATTUNE_BACKEND=cpu_standard"}, nobody = {"ATTUNE_BACKEND=nobody"};
   for (const char* const command : {"plan", "why"}) {

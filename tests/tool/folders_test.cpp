@@ -44,10 +44,10 @@ TEST(Folders, that_are_named_and_cannot_be_looked_into) {
   EXPECT_EQ(watch.code, 3);
   EXPECT_EQ(watch.err, join("attune tune: --watch: ", circle(), "/log ", kWhy));
   const Ran serve = attune_says({"serve", circle() + "/r.jsonl", "--port", "0"});
-  EXPECT_EQ(serve.code, 1);
+  EXPECT_EQ(serve.code, 3);
   EXPECT_EQ(serve.err, join("attune serve: '", circle(), "/r.jsonl' is not a file in an existing folder\n"));
   const Ran profile = attune_says({"profile", circle() + "/a.out"});
-  EXPECT_EQ(profile.code, 1);
+  EXPECT_EQ(profile.code, 3);
   EXPECT_EQ(profile.err, join("attune profile: '", circle(), "/a.out' is not a file\n"));
   const Ran baseline = spawn({"env", "-C", temporary(""), "sh", "-c", "ln -sfn .attune .attune; exec \"$@\"", "sh",
                               ATTUNE_BUILD_DIR "/attune", "compare", good(), "--save", "main"},
@@ -69,7 +69,7 @@ TEST(Folders, that_were_removed_while_one_was_in_them) {
     const std::string gone = temporary("gone"), attune = ATTUNE_BUILD_DIR "/attune ";
     const Ran ran = spawn({"sh", "-c", join("mkdir ", gone, " && cd ", gone, " && rmdir ", gone, " && ", attune,
                                             command)});
-    EXPECT_EQ(ran.code, 1) << ran.err;
+    EXPECT_EQ(ran.code, 3) << ran.err;
     EXPECT_TRUE(has(ran.err, "' is not a file")) << ran.err;
   }
 }

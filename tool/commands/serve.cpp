@@ -111,7 +111,7 @@ void run(const Asked& asked, Context& context) {
     std::error_code error;
     const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
     if (std::filesystem::is_directory(path, error) || !std::filesystem::is_directory(folder, error))
-      return fail(context, kFailed,
+      return fail(context, kMachine,
                   join("attune serve: '", path, "' is not a file in an existing folder"));
   }
   if (const Status s = are_regular(asked.from); !s.ok())

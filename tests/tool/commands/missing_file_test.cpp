@@ -57,6 +57,19 @@ TEST(MissingFile, of_anything_else_that_is_read_is_code_3_too) {
   EXPECT_TRUE(has(r.err, "attune compare: baseline 'nobody' not found: ")) << r.err;
 }
 
+TEST(MissingFile, a_folder_or_a_device_cannot_be_read_either) {
+  const std::string folder = temporary("");
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"verify", folder}, {"compare", folder, a_run()}, {"report", folder}, {"report", "/dev/zero"},
+           {"scaling", folder}, {"cost", folder, "--prices", folder}, {"store", folder, "--db", temporary("store.db")},
+           {"tune", folder, "--out", temporary("out.tsv")}, {"profile", folder}, {"profile", "/dev/null"},
+           {"profile", temporary("nowhere")}}) {
+    const Ran r = attune_says(words);
+    EXPECT_EQ(r.code, 3) << words[0] << " " << words[1] << "\n" << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+  }
+}
+
 TEST(MissingFile, of_signers_says_what_is_accepted) {
   const std::string empty = temporary("empty");
   std::ofstream{empty};

@@ -184,7 +184,7 @@ TEST(ServeCommand, a_pipe_is_refused) {
 
 TEST(ServeCommand, wrong_input_is_one_sentence) {
   const Ran folder = attune_says({"serve", temporary("no/such/folder/r.jsonl")});
-  EXPECT_EQ(folder.code, 1);
+  EXPECT_EQ(folder.code, 3);
   EXPECT_TRUE(has(folder.err, "is not a file in an existing folder")) << folder.err;
   std::ofstream(temporary("wrong.jsonl")) << "not json\n";
   const Ran wrong = attune_says({"serve", temporary("wrong.jsonl")});
