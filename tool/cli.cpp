@@ -24,6 +24,7 @@
 #include "tool/record/provenance.h"
 #include "tool/table.h"
 #include "tool/terminal.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -54,7 +55,7 @@ std::vector<std::string> usual(int argc, char** argv) {
       words[n] = n && std::count(std::begin(kWritten), std::end(kWritten), words[n - 1]) ? "/dev/stdout" : "/dev/stdin";
   }
   if (words.size() == 1 && (words[0] == "help" || words[0] == "version")) return {"--" + words[0]};
-  if (words.size() == 2 && words[0] == "help") return {words[1], "--help"};
+  if (words.size() == 2 && (words[0] == "help" || words[0] == "--help")) return {words[1], "--help"};
   return words;
 }
 
@@ -65,10 +66,14 @@ std::string called(const CLI::App& app) {
 }
 
 // Finds an option such as "--out=" whose shell variable was unset: CLI11 would take the next word as its value.
+// So it would of a list without an item: "--backend ,".
 std::string without_value(const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    if (word == "--") break;
-    if (word.starts_with("--") && word.ends_with('=')) return word;
+  const auto is_empty = [](std::string_view value) { return value.find_first_not_of(',') == value.npos; };
+  for (size_t n = 0; n < words.size() && words[n] != "--"; ++n) {
+    const std::string_view word = words[n];
+    const size_t equals = word.find('=');
+    if (word.starts_with("--") && equals != word.npos && is_empty(word.substr(equals + 1))) return words[n];
+    if (n && !word.empty() && is_empty(word) && words[n - 1].starts_with("--")) return join(words[n - 1], " ", word);
   }
   return "";
 }
@@ -89,6 +94,34 @@ std::string did_you_mean(const std::vector<std::string>& extra, const CLI::App& 
   return did_you_mean(extra.front().substr(0, extra.front().find('=')), known);
 }
 
+std::function<std::string(const std::string&)> whole_number(int64_t least, int64_t most) {
+  return [least, most](const std::string& text) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool good = error == std::errc() && end == text.data() + text.size() && value >= least && value <= most;
+    return good ? std::string() : join("'", text, "' is not a whole number from ", least, " to ", most);
+  };
+}
+
+// CLI11's sentence in our words, where it is not clear: who, what was given, what is accepted.
+std::string in_our_words(std::string text) {
+  while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
+  const auto parts = [&](std::string_view between, std::string& before, std::string& after) {
+    const size_t at = text.find(between);
+    if (at == text.npos) return false;
+    return before = text.substr(0, at), after = text.substr(at + between.size()), true;
+  };
+  std::string name, rest;
+  if (parts(": At Most 1 required but received ", name, rest))
+    return join(name, ": given ", rest, " times; it is accepted once");
+  if (text.ends_with(" missing") && parts(": 1 required ", name, rest))
+    return join(name, ": its value is missing: ", rest.substr(0, rest.rfind(' ')));
+  constexpr std::string_view kConvert = "Could not convert: ";
+  if (text.starts_with(kConvert) && parts(" = ", name, rest))
+    return join(name.substr(kConvert.size()), ": '", rest, "' is not a number");
+  return text;
+}
+
 std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
   const auto extra = app.remaining(true);
   // CLI11 reports missing arguments first, but a misspelt option is the more likely cause.
@@ -97,9 +130,7 @@ std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
                                                                                   : "' is an unexpected argument";
     return join("'", extra.empty() ? "" : extra.front(), what, did_you_mean(extra, app));
   }
-  std::string text = error.what();
-  while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
-  return text;
+  return in_our_words(error.what());
 }
 
 // CLI11's own text beside an option, without the lists of options that it needs or excludes: an error names them.
@@ -147,6 +178,9 @@ int parse_and_run(CLI::App& app, Context& context, std::vector<std::string> word
   };
   if (words.empty()) return usage("attune", join("no command given; the commands are ", commands_text(app)));
   const std::string first = words.front();
+  const bool alone = first == "help" || first == "--help" || first == "-h" || first == "version" ||
+                     first == "--version" || first == "-V";
+  if (alone && words.size() > 1) return usage("attune", join("'", words[1], "' is an unexpected argument"));
   if (!first.starts_with('-') && !is_command(app, first))
     return usage("attune", join("'", first, "' is not a command; the commands are ", commands_text(app),
                                 did_you_mean(first, command_names(app))));
@@ -184,9 +218,14 @@ Argument Argument::required() const { return option->required(), *this; }
 Argument Argument::delimiter(char c) const { return option->delimiter(c), *this; }
 Argument Argument::one_word() const { return option->allow_extra_args(false), *this; }
 Argument Argument::one_of(const std::vector<std::string>& all) const {
-  return option->check(CLI::IsMember(all)), *this;
+  std::string names;
+  for (const std::string& name : all) names += join(names.empty() ? "" : ", ", name);
+  const auto known = [all, names](const std::string& text) {
+    return std::find(all.begin(), all.end(), text) != all.end() ? std::string() : not_one_of(text, names);
+  };
+  return option->check(known), *this;
 }
-Argument Argument::between(int least, int most) const { return option->check(CLI::Range(least, most)), *this; }
+Argument Argument::between(int least, int most) const { return option->check(whole_number(least, most)), *this; }
 Argument Argument::between(double least, double most) const {
   // Not CLI::Range: a NaN fails both of its comparisons and is accepted.
   const auto within = [least, most](const std::string& text) {
@@ -213,6 +252,7 @@ Argument Command::add_option(const std::string& name, T& value, const std::strin
       if (text.empty()) return std::string("the value is empty");
       return text.starts_with("--") ? join("'", text, "' is an option, not a value; write a file as ./", text) : "";
     });
+  if (std::is_same_v<T, uint32_t>) option->check(whole_number(0, UINT32_MAX));
   return {option};
 }
 template Argument Command::add_option(const std::string&, std::string&, const std::string&) const;
@@ -242,7 +282,8 @@ std::string Command::set(const std::string& name, const std::vector<std::string>
     for (const std::string& word : words) option->add_result(word);
     option->run_callback();
   } catch (const CLI::ParseError& error) {
-    return error.what();
+    const std::string text = in_our_words(error.what()), who = name + ": ";
+    return text.starts_with(who) ? text.substr(who.size()) : text;
   }
   return "";
 }

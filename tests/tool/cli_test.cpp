@@ -80,6 +80,57 @@ TEST(Cli, a_full_disk_and_a_size_limit_are_one_sentence_each) {
   EXPECT_FALSE(std::filesystem::exists(page));
 }
 
+TEST(Cli, what_an_option_does_not_take_is_said_in_our_words) {
+  const std::string seed = "is not a whole number from 0 to 4294967295; see";
+  for (const auto& [words, told] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"bench", kLine, "--seed", "-1"}, "--seed: '-1' " + seed},
+           {{"bench", kLine, "--seed", "99999999999"}, "--seed: '99999999999' " + seed},
+           {{"bench", kLine, "--samples", "x"}, "--samples: 'x' is not a whole number from 1 to 1000000; see"},
+           {{"bench", kLine, "--device", "cpu", "--device", "cpu"},
+            "--device: given 2 times; it is accepted once; see"},
+           {{"bench", kLine, "--precision"}, "--precision: its value is missing: SHARE; see"},
+           {{"bench", kLine, "--max-seconds", "foo"}, "--max-seconds: 'foo' is not a number; see"},
+           {{"compare", "a", "b", "--sort", "ratoi"},
+            "--sort: 'ratoi' is not one of weight, ratio, problem; did you mean 'ratio'? See"}}) {
+    const Ran r = attune_says(words);
+    EXPECT_EQ(r.code, 2) << told;
+    EXPECT_EQ(r.err, join("attune ", words[0], ": ", told, " attune ", words[0], " --help\n"));
+  }
+}
+
+TEST(Cli, a_list_of_commas_is_no_value) {
+  for (const auto& words : {std::vector<std::string>{"--backend", ","}, {"--backend=,"}, {"--peer", ",,"}}) {
+    std::vector<std::string> all = {"bench", kLine};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), {"--max-seconds", "0.01"});
+    const Ran r = attune_says(all);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_TRUE(has(r.err, join("'", words[0], words.size() > 1 ? " " + words[1] : "", "' has no value"))) << r.err;
+  }
+}
+
+TEST(Cli, what_follows_version_or_help_is_refused_unless_it_is_a_command) {
+  for (const char* const first : {"version", "--version", "-V", "-h"}) {
+    const Ran r = attune_says({first, "extra"});
+    EXPECT_EQ(r.code, 2) << first;
+    EXPECT_EQ(r.err, "attune: 'extra' is an unexpected argument; see attune --help\n");
+    EXPECT_EQ(r.out, "");
+  }
+  EXPECT_EQ(attune_says({"help", "plan", "bench"}).code, 2);
+  EXPECT_EQ(attune_says({"--help", "plan"}).out, attune_says({"plan", "--help"}).out);
+}
+
+TEST(Cli, a_base_that_nothing_is_or_computes_is_named) {
+  const Ran r = attune_says({"bench", kLine, "--base", "nope", "--max-seconds", "0.01"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(r.err, "attune bench: --base: 'nope' is not one of dense\n");
+  EXPECT_EQ(r.out, "");
+  const Ran other = attune_says({"bench", "forward f32 b1 h1 q8 k8 d8 full", "--base", "cpu_standard", "--max-seconds",
+                                 "0.01"});
+  EXPECT_EQ(other.code, 0);
+  EXPECT_TRUE(has(other.err, "warning: --base: 'cpu_standard' is not one of cpu_forward, dense; ")) << other.err;
+}
+
 TEST(Cli, the_backend_of_the_environment_is_obeyed_and_named_as_in_the_library) {
   const std::vector<std::string> standard = {"ATTUNE_BACKEND=cpu_standard"}, nobody = {"ATTUNE_BACKEND=nobody"};
   for (const char* const command : {"plan", "why"}) {

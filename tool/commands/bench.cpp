@@ -264,6 +264,7 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
       !base.empty() && !find_backend(base) &&
       std::none_of(names.begin(), names.end(), [&](const std::string& n) { return peer_name(n) == peer_name(base); }))
     return no(kUsage, Status::no("--baseline: '", base, "' is neither one of --peer nor one of ", backend_names()));
+  if (const Status s = base_asked(asked.base, rows, all[0], names); !s.ok()) return no(kUsage, s);
   if (asked.dry_run && asked.resume)
     fmt::print(stderr, "the estimate includes rows that are already in {}\n", asked.out);
   if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);

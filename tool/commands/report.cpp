@@ -13,6 +13,7 @@
 #include "tool/commands/commands.h"
 #include "tool/files.h"
 #include "tool/json.h"
+#include "tool/record/ranking.h"
 #include "tool/report/model.h"
 #include "tool/report/sources.h"
 #include "tool/terminal.h"
@@ -43,6 +44,8 @@ void run(const Asked& asked, Context& context) {
     return fail(context, exit_of_read(s), join("attune report: ", s.message));
   if (sources.records.empty())
     return fail(context, kFailed, "attune report: the files hold no records; attune bench --json writes them");
+  if (const Status s = asked.from.base.empty() ? Status::good() : is_base(asked.from.base, sources.records); !s.ok())
+    return fail(context, kUsage, join("attune report: ", s.message));
   const Report report = make_report(sources);
   if (const Status s = write(asked, report, sources.records); !s.ok())
     return fail(context, kMachine, join("attune report: ", s.message));

@@ -92,7 +92,7 @@ TEST(BenchConfig, mistakes_are_named_with_file_and_line) {
       {"warm = 1\n", "b.toml:1: warm: accepted is true or false\n"},
       {"seed = true\n", "b.toml:1: seed: accepted is a text in quotes or a number\n"},
       {"seed = [1]\n", "b.toml:1: seed: accepted is one value, not a list\n"},
-      {"seed = \"many\"\n", "b.toml:1: seed: Could not convert: --seed = many\n"},
+      {"seed = \"many\"\n", "b.toml:1: seed: 'many' is not a whole number from 0 to 4294967295\n"},
       {"peer = []\n", "b.toml:1: peer: the list is empty\n"},
       {"out = \"\"\n", "b.toml:1: out: the text is empty\n"},
       {"\nlayout = \"bhxd\"\n", "b.toml:2: --layout: 'bhxd' is not one of bhsd, bshd\n"},
