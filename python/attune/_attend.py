@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core, _empty
 from ._arrays import empty, shape_of, stream_of
-from ._spec import Layout, Options, Request, Window, request, scale_of, with_options
+from ._spec import Layout, Options, Request, Window, check_numbers, request, scale_of, with_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -92,6 +92,9 @@ def attend(q: Any, k: Any, v: Any, *, layout: Layout = "bshd", causal: bool = Fa
     try:
         _core.run(r.spec.forward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v,
                   *r.tensors, out, lse, *(None,) * len(r.spec.saved))
+    except (TypeError, OverflowError):
+        check_numbers(r, scale)
+        raise
     except _core.Error:
         if not r.spec.is_nothing(q, k, v):
             raise
@@ -116,6 +119,9 @@ def attend_backward(d_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, d
     try:
         _core.run(r.spec.backward, *_arguments(r, scale), stream_of(q) if stream is None else stream, q, k, v,
                   *r.tensors, out, lse, d_out, d_lse, dq, dk, dv, None, None, *(None,) * len(r.spec.variant_given))
+    except (TypeError, OverflowError):
+        check_numbers(r, scale)
+        raise
     except _core.Error:
         if not r.spec.is_nothing(q, k, v):
             raise

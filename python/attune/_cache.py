@@ -11,7 +11,7 @@ from typing import Any, Sequence
 from . import _core
 from ._arrays import empty, shape_of, stream_of
 from ._attend import _arguments, _check_gradient, _results
-from ._spec import Layout, Request, Window, request
+from ._spec import Layout, Request, Window, check_numbers, check_whole, request
 from ._view import View, dtype_number
 
 _NSA_WEIGHTS = range(5, 15)  # numbers of phi's tensors, docs/nsa.md
@@ -57,6 +57,9 @@ class Cache:
 
     def __init__(self, *, heads: int, dim: int, sequences: int, capacity: int, dtype: Any = "float32",
                  device: Any = "cpu", dim_v: int = 0, page: int = 0, pages: int = 0) -> None:
+        for what, size in (("heads", heads), ("dim", dim), ("dim_v", dim_v), ("sequences", sequences),
+                           ("capacity", capacity), ("page", page), ("pages", pages)):
+            check_whole(what, size)
         self._handle = _core.cache_create(dtype_number(dtype), heads, dim, dim_v, sequences, capacity, page, pages,
                                           str(device))
         self.heads, self.dim, self.dim_v = heads, dim, dim_v or dim
@@ -79,8 +82,10 @@ class Cache:
         try:
             _core.cache_attend(self._handle, sequences, r.spec.forward, *_arguments(r, scale),
                                stream_of(q) if stream is None else stream, q, None, None, *r.tensors, out, lse)
-        except _REFUSALS:
+        except _REFUSALS as error:
             _check_sequences(sequences, self.sequences)
+            if not isinstance(error, _core.Error):
+                check_numbers(r, scale)
             raise
         return (out, lse) if return_lse else out
 
@@ -129,6 +134,9 @@ class NsaCache:
 
     def __init__(self, variant: str, *, heads: int, dim: int, sequences: int, capacity: int, dtype: Any = "float32",
                  device: Any = "cpu", dim_v: int = 0) -> None:
+        for what, size in (("heads", heads), ("dim", dim), ("dim_v", dim_v), ("sequences", sequences),
+                           ("capacity", capacity)):
+            check_whole(what, size)
         self._handle = _core.nsa_cache_create(dtype_number(dtype), heads, dim, dim_v, sequences, capacity, variant,
                                               str(device))
         self.variant, self.heads, self.dim, self.dim_v = variant, heads, dim, dim_v or dim

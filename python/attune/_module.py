@@ -11,6 +11,7 @@ from typing import Any
 
 from . import _core
 from ._arrays import empty, shape_of, stream_of
+from ._spec import check_whole
 from ._view import View, dtype_number
 
 _ALIGN = 64  # alignment of a tape, in bytes
@@ -94,6 +95,9 @@ def make(name: str, *, dtype: Any = "float32", batch: int = 1, len: int = 0, hea
     """The factory: "dilated", "longnet", "block_sparse", "nsa", "multihead_dilated", "auto", ...; docs/modules.md lists
     every name. Sizes that are not given have the factory's defaults."""
     texts = (segments, rates, pattern, nsa)
+    for what, size in (("batch", batch), ("len", len), ("heads", heads), ("heads_kv", heads_kv), ("dim", dim),
+                       ("dim_v", dim_v), ("embed", embed), ("ranks", ranks), ("block", block)):
+        check_whole(what, size)
     got, is_module, *rest = _core.choose(name, dtype_number(dtype), batch, len, heads, heads_kv, dim, dim_v, embed,
                                          int(causal), int(backward), ranks, block, density, str(device), *texts)
     return Choice(got, bool(is_module), *rest)

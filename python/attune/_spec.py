@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from operator import index
 from typing import Any, Callable, Literal, TypedDict, TypeVar
 
 from . import _core
@@ -154,6 +155,8 @@ class Spec:
                 continue
             if type(pair) is not tuple or len(pair) != 2 or not all(isinstance(n, int) and n >= least for n in pair):
                 raise _core.Error(f"attune: {what} {pair!r} is not a pair of integers of {least} and more")
+            if max(pair) > MOST_WHOLE:
+                raise _core.Error(f"attune: {what} {pair!r} is not a pair of integers of {least} ... {MOST_WHOLE}")
         if self.layout == "thd" and "cu_q" not in self.given:
             raise _core.Error("attune: layout 'thd' needs cu_q, where the sequences begin")
         if self.layout != "thd" and "cu_q" in self.given:
@@ -369,6 +372,32 @@ def scale_of(scale: float | None) -> float:
         raise _core.Error(f"attune: scale {scale} is not a number that kernels can use, 2^-149 ... 1e30 "
                           "(None: 1/sqrt(dim))")
     return scale
+
+
+MOST_WHOLE = 2**31 - 1
+
+
+def check_whole(what: str, value: Any) -> None:
+    """Refuses what the library cannot take as a size."""
+    try:
+        good = 0 <= index(value) <= MOST_WHOLE
+    except TypeError:
+        good = False
+    if not good:
+        raise _core.Error(f"attune: {what} {value!r} is not a whole number of 0 ... {MOST_WHOLE}")
+
+
+def check_numbers(r: Request, scale: Any) -> None:
+    """Called only after Python refused a number of the call, to name it."""
+    for what, value in (("scale", scale or 0.0), ("softcap", r.softcap), ("dropout", r.dropout)):
+        try:
+            if isinstance(value, (str, bytes)):
+                raise TypeError
+            float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise _core.Error(f"attune: {what} {str(value)[:40]!r} is not a number that kernels can use") from None
+    check_whole("max_q", r.max_q)
+    check_whole("max_k", r.max_k)
 
 
 _FLAGS = frozenset(("align", "rotary_interleaved", "reproducible", "precision", "backend", "variant", "block_size"))
