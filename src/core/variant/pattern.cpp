@@ -255,7 +255,7 @@ bool parse_millionths(std::string_view s, int32_t& out) {
 Status parse(std::string_view text, const Problem& p, Pattern& out) {
   out = {};
   Reader reader{text, p, out};
-  if (p.mask.blocks.q < 1 || p.mask.blocks.k < 1) 
+  if (p.mask.blocks.q < 1 || p.mask.blocks.k < 1)
     return reader.no("the problem has no blocks, such as blocks64x64x5; a variant stands after ' : '");
   if (Status s = reader.split(); !s.ok()) return s;
   if (Status s = reader.known(); !s.ok()) return s;

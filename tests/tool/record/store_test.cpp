@@ -283,7 +283,7 @@ TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   EXPECT_EQ(no_file.code, 2);
   EXPECT_TRUE(has(no_file.err, "--baseline: given without a file")) << no_file.err;
   const Ran folder = attune_says({"store", "/", "--db", path});
-  EXPECT_EQ(folder.code, 1);
+  EXPECT_EQ(folder.code, 3);
   EXPECT_EQ(folder.err, "attune store: records: '/' cannot be read: Is a directory\n");
   const Ran unknown = attune_says({"history", "no such line", "--db", path});
   EXPECT_EQ(unknown.code, 2);

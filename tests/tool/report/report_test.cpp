@@ -528,7 +528,7 @@ TEST(Command, files_beside_the_records_are_read_and_a_wrong_one_is_named) {
     EXPECT_EQ(missing.code, 3) << option;
     EXPECT_TRUE(has(missing.err, "nowhere") && has(missing.err, "cannot be read")) << missing.err;
     const Ran folder = attune_says({"report", in, option, temporary("")});
-    EXPECT_EQ(folder.code, 1) << option;
+    EXPECT_EQ(folder.code, 3) << option;
     EXPECT_TRUE(has(folder.err, "' cannot be read: Is a directory\n")) << folder.err;
   }
 }

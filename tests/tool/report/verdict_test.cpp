@@ -23,7 +23,7 @@ TEST(Report, a_mean_is_over_decided_problems_and_grey_where_one_is_unclear) {
   r = report_of(records);
   EXPECT_EQ(r.verdicts[0], "cpu_forward against torch:sdpa: faster at 0 of 3 problems, unclear at 3.");
   EXPECT_EQ(r.facts[0].value, "unclear");
-  EXPECT_EQ(r.facts[0].tone, Tone::plain);
+  EXPECT_EQ(r.facts[0].tone, Tone::weak);
 }
 
 TEST(Report, heads_of_columns_are_true_for_every_row_under_them) {
