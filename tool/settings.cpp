@@ -111,6 +111,7 @@ Status SettingsFile::read(const std::string& text, const Command& command, const
   std::string name = rules.section;
   std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
   for (const auto& [key, node] : table) {
+    if (key.str() == rules.of_another && node.is_array_of_tables()) continue;
     const toml::table* const section = key.str() == name ? node.as_table() : nullptr;
     if (key.str() == name && !section) return Status::no(place_of(path, node), name, ": accepted is a table, [", name,
                                                          "]");

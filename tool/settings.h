@@ -14,6 +14,7 @@ namespace attune {
 struct SettingRules {
   std::string section{};         // the options of this group of the help ("Axes") stand in a table, [axes]
   std::string but_not{};         // the option that names the file
+  std::string of_another{};      // tables [[of_another]] belong to another command, which reads the same file
   // Options that say the same thing: any of `given` on the command line replaces all of `replaced` in the file. "Axes"
   // stands for the options of the section.
   struct Same { std::vector<std::string> given{}, replaced{}; };

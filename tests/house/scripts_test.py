@@ -14,7 +14,6 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
-import bars
 import check_ptxas
 import gpu_sources
 import machine_code
@@ -248,119 +247,27 @@ class Ptxas(unittest.TestCase):
 
 
 class Bars(unittest.TestCase):
-    def record(self, subject, ns, problem="forward bf16 b8 h16 q2048 k2048 d128 causal", **more):
-        return {"status": "ok", "problem": problem, "pattern": "", "rest_s": 0, "heat_s": 0, "device": "cuda:0",
-                "subject": subject, "median_ns": ns, "floor_ns": 1000, "aa_spread": 0.005, "gflops": 1e9 / ns,
-                "density": 0, "flops": 1e9} | more
-
-    def figures(self, rule, *records):
-        return [(round(f.value, 3), f.met) for f in rule(records)]
-
-    def test_a_spread_of_more_than_two_percent_is_not_allowed(self):
-        for spread, met in ((0.02, True), (0.021, False)):
-            figure = bars.at_least(self.record("x", 1000, aa_spread=spread), 0.99, 1)
-            self.assertEqual((figure.met, "over the 2 %" in figure.what), (met, not met), spread)
-
-    def test_the_fastest_peer_counts_and_the_spread_of_the_run_is_allowed(self):
-        rule = bars.against("ours", 1, "a", "b")
-        self.assertEqual(self.figures(rule, self.record("ours", 1003), self.record("a", 1000), self.record("b", 2000)),
-                         [(0.997, True)])
-        self.assertEqual(self.figures(rule, self.record("ours", 1010), self.record("a", 1000)), [(0.99, False)])
-        only = ", below it and within the A/A spread of 0.5 %"
-        for ns, said in ((1000, False), (1003, True), (1010, False)):
-            figure = next(rule([self.record("ours", ns), self.record("a", 1000)]))
-            self.assertEqual(figure.what.endswith(only), said, ns)
-
-    def test_nothing_timed_is_nothing_met(self):
-        rule = bars.against("ours", 1, "a")
-        self.assertEqual(self.figures(rule, self.record("ours", 1), self.record("a", 1, status="failed")), [])
-
-    def test_fa3_is_estimated_where_it_is_not_there(self):
-        rule = bars.against_best("sm90_forward", 1.03, 1.1)
-        ours, cudnn = self.record("sm90_forward", 1000), self.record("torch:cudnn", 1166 * 1.04)
-        self.assertEqual(self.figures(rule, ours, cudnn), [(1.04, True), (1.04, False)])
-        self.assertEqual(self.figures(rule, ours, cudnn, self.record("fa3", 900)), [(0.9, False), (0.9, False)])
-        failed = self.record("fa3", 900, status="unsupported")
-        for fa3, of in (([], "FA3 by its ratio"), ([failed], "FA3 by its ratio"), ([self.record("fa3", 900)], "FA3"),
-                        ([self.record("fa3", 2000)], "cuDNN")):
-            self.assertTrue(next(rule([ours, cudnn, *fa3])).what.endswith(" (of %s)" % of), of)
-
-    def test_a_backward_has_ratios_of_its_own(self):
-        rule, line = bars.against_best("x", 1, 1), "backward bf16 b8 h16 q2048 k2048 d128 causal"
-        rows = [self.record("x", 1000, line), self.record("torch:cudnn", 1183 * 1.04, line)]
-        self.assertEqual(self.figures(rule, *rows), [(1.04, True), (1.04, True)])
-
-    def test_rested_and_hot_rows_have_means_of_their_own(self):
-        hot = [self.record("sm90_forward", 1000, heat_s=0.04), self.record("torch:cudnn", 1166 * 2, heat_s=0.04)]
-        rested = [self.record("sm90_forward", 1000, rest_s=0.15), self.record("torch:cudnn", 1166, rest_s=0.15)]
-        figures = self.figures(bars.against_best("sm90_forward", 1, 1.05), *rested, *hot)
-        self.assertEqual(figures, [(1.0, True), (2.0, True), (1.0, False), (2.0, True)])
-
-    def test_rates_are_held_against_the_dense_problem(self):
-        rule = bars.rate_of("x", 0.9, bars.dense_of)
-        for problem, dense in (("forward bf16 b1 h2 q64 k64 d128 window7,0", "forward bf16 b1 h2 q64 k64 d128 causal"),
-                               ("forward bf16 b4 h32/8 q64 k64 d128 full", "forward bf16 b4 h32 q64 k64 d128 full"),
-                               ("forward bf16 b16 h16 q8192 k8192 d128 full ragged",
-                                "forward bf16 b8 h16 q2048 k2048 d128 full")):
-            self.assertEqual(self.figures(rule, self.record("x", 1000, dense), self.record("x", 1250, problem)),
-                             [(0.8, False)])
-
-    def test_lists_are_held_against_their_density(self):
-        dense, sparse = "forward bf16 b1 h16 q64 k64 d128 full", "forward bf16 b1 h16 q64 k64 d128 full blocks8x8x9"
-        some = self.record("x", 300, sparse, pattern="random density=0.25", density=0.25)
-        self.assertEqual(self.figures(bars.by_density("x", 1.12), self.record("x", 1000, dense), some), [(1.2, False)])
-
-    def test_the_floor_is_taken_off_both(self):
-        rule = bars.beyond_floor("x", 0.9, "y")
-        self.assertEqual(self.figures(rule, self.record("x", 5000), self.record("y", 6000)), [(0.8, True)])
-
-    def test_times_are_microseconds_whoever_was_chosen(self):
-        rule = bars.at_most({"a line": 10})
-        self.assertEqual(self.figures(rule, self.record("x", 10000, "a line")), [(10.0, True)])
-        self.assertEqual(self.figures(rule, self.record("y", 10500, "a line")), [(10.5, False)])
-
-    def test_a_bound_is_both_products_without_the_mask_and_three_passes_over_the_scores(self):
-        rule, copy = bars.of_bound("x", 0.7), 12e-6 * 8 * 16 * 2048**2  # a millisecond for the passes
-        for mask, share, met in (("causal", 0.8, True), ("full", 0.6, False)):
-            some = self.record("x", 2.5e6, "forward bf16 b8 h16 q2048 k2048 d128 " + mask, ceiling_gflops=2000,
-                               copy_gbs=copy)
-            self.assertEqual(self.figures(rule, some), [(share, met)])
-
-    def test_words_of_the_user_replace_those_of_a_bar(self):
-        command = ["bench", "--max-seconds", "1", "--hot", "40", "a line"]
-        self.assertEqual(bars.without(command, ["--hot", "0"]), ["bench", "--max-seconds", "1", "a line"])
-        self.assertEqual(bars.without(command, ["--no-check"]), command)
-
-    def test_a_run_that_broke_off_is_missed_whatever_it_left(self):
-        bars.BARS["trial"] = bars.Bar("1.0 of y", bars.against("x", 1, "y"), ["attune", "bench", "a line"])
-        self.addCleanup(bars.BARS.pop, "trial")
-        lines = "\n".join(json.dumps(self.record(who, 1000)) for who in "xy")
-        for code in (0, 1):
-            with tempfile.TemporaryDirectory() as build:
-                tool = pathlib.Path(build) / "attune"
-                tool.write_text(f"#!/bin/sh\nfor out; do :; done\ncat > $out << END\n{lines}\nEND\nexit {code}\n")
-                tool.chmod(0o755)
-                with contextlib.redirect_stdout(io.StringIO()) as said:
-                    self.assertEqual(bars.main([build, "trial"]), code)
-                self.assertIn("1 of 1 met", said.getvalue())
-
-    def test_a_peer_that_is_not_here_is_said_once(self):
-        lines = [self.record("x", 1000, p) for p in "ab"]
-        lines += [self.record("fa3", 1, p, status="unsupported", message="fa3: is not here") for p in "ab"]
-        with tempfile.TemporaryDirectory() as build, contextlib.redirect_stdout(io.StringIO()) as said:
-            tool = pathlib.Path(build) / "attune"
-            text = "\n".join(map(json.dumps, lines))
-            tool.write_text(f"#!/bin/sh\nfor out; do :; done\ncat > $out << END\n{text}\nEND\n")
+    def run_bars(self, *words, bench=0, judge=0):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        with tempfile.TemporaryDirectory() as folder:
+            tool = pathlib.Path(folder) / "attune"
+            tool.write_text(f"#!/bin/sh\n[ $1 = bars ] && echo judged && exit {judge}\n"
+                            f"while [ $1 != --out ]; do shift; done\necho x > $2\necho rest: $*\nexit {bench}\n")
             tool.chmod(0o755)
-            self.assertEqual(bars.measure(bars.Bar("", None, ["attune", "bench"]), build, []), (lines, True))
-        self.assertEqual(said.getvalue(), "  fa3, a and 1 more: fa3: is not here\n")
+            return subprocess.run([root / "scripts/bars", *words], capture_output=True, text=True,
+                                  env=os.environ | {"ATTUNE": str(tool), "RECORDS": folder})
 
-    def test_every_command_is_of_the_tool_and_its_file_is_there(self):
-        for name, bar in bars.BARS.items():
-            for command in bar.commands:
-                self.assertEqual(command[:2], ["attune", "bench"], name)
-                if "--lines" in command:
-                    self.assertTrue((bars.ROOT / command[command.index("--lines") + 1]).exists(), name)
+    def test_a_bar_is_met_only_if_its_rows_were_measured_and_judged_so(self):
+        for bench, judge, code in ((0, 0, 0), (1, 0, 1), (0, 1, 1)):
+            ran = self.run_bars("nsa", "--", "--hot", "0", bench=bench, judge=judge)
+            self.assertEqual(ran.returncode, code, ran.stderr)
+            self.assertIn("nsa.jsonl --hot 0\njudged\n", ran.stdout)
+
+    def test_names_are_listed_and_an_unknown_one_is_refused(self):
+        self.assertRegex(self.run_bars().stdout, r"(?m)^nsa +Ahead of flash-linear-attention$")
+        wrong = self.run_bars("nsa", "nothing")
+        self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
+        self.assertIn("'nothing' is not a file of bench/bars", wrong.stderr)
 
 
 class TuneCheck(unittest.TestCase):

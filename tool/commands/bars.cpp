@@ -28,12 +28,21 @@ Json as_json(const std::vector<BarResult>& results) {
   return j;
 }
 
-void run(const Asked& asked, Context& context) {
+// The options that a file of `attune bench --config` may hold beside its bars.
+std::vector<std::string> keys_of_bench(const CLI::App& program) {
+  std::vector<std::string> keys{"axes", "problems"};
+  for (const CommandText& command : commands_of(program))
+    for (const ArgumentText& a : command.arguments)
+      if (command.name == "bench" && !a.names.empty()) keys.push_back(a.names.back().substr(2));
+  return keys;
+}
+
+void run(const Asked& asked, const std::vector<std::string>& others, Context& context) {
   std::string text;
   if (const Status s = read_file(asked.bars, text); !s.ok())
     return fail(context, exit_of_read(s), join("attune bars: ", s.message));
   std::vector<Bar> bars;
-  if (const Status s = read_bars(text, asked.bars, bars); !s.ok())
+  if (const Status s = read_bars(text, asked.bars, bars, others); !s.ok())
     return fail(context, kUsage, join("attune bars: ", s.message));
   std::vector<Record> records;
   if (const Status s = read_files("attune bars", asked.files, records); !s.ok())
@@ -81,13 +90,13 @@ void add_bars(CLI::App& app, Context& context) {
       "in\ntolerances of the dtype), rate (of the row whose line has other words: of = {\"window*\" = \"causal\"}, at "
       "least),\ndensity (time over density x the time without lists, at most), unfused (share of unfused attention's "
       "bound, at\nleast), less_floor = true (ratio without the time of an empty call). rows: pass, dtype, mask, "
-      "device, "
-      "timing,\nvariant, dim, len, len_q, batch, heads, len_least, len_most.\n\n"
+      "device, timing,\nstate (rested, hot), variant, dim, len, len_q, batch, heads, len_least, len_most. Options of "
+      "attune bench may\nstand in the same file, so that it says what to measure and what that must reach.\n\n"
       "Examples:\n"
-      "  attune bench --suite regress --peer torch --out run.jsonl\n"
+      "  attune bench --config bars.toml --out run.jsonl\n"
       "  attune bars bars.toml run.jsonl\n\n"
       "Exit code 1 unless every bar is met. A bar that no row shows is not met.");
-  sub.callback([asked, &context] { run(*asked, context); });
+  sub.callback([asked, &app, &context] { run(*asked, keys_of_bench(app), context); });
 }
 
 }  // namespace attune

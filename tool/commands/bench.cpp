@@ -235,6 +235,7 @@ Status configure(const Command& sub, SettingsFile& settings, Exit& code) {
   rows_and_axes.push_back("Axes");
   const SettingRules rules{.section = "Axes",
                            .but_not = "config",
+                           .of_another = "bar",
                            .same = {{rows, rows_and_axes}, {timing, timing}, {rest, rest}, {heat, heat}},
                            .positional = [](const std::string& line) {
                              BenchRow row;

@@ -37,6 +37,10 @@ std::string wrong_timing(const std::string& word) {
   constexpr std::string_view kAll[] = {"cold", "warm", "graph"};
   return not_one_of(word, kAll);
 }
+std::string wrong_state(const std::string& word) {
+  constexpr std::string_view kAll[] = {"rested", "hot"};
+  return not_one_of(word, kAll);
+}
 std::string wrong_dtype(const std::string& word) {
   constexpr std::string_view kAll[] = {"f64", "f32", "f16", "bf16", "e4m3"};
   for (const char* const pass : {"forward ", "backward "})
@@ -62,6 +66,7 @@ Status read_rows(const toml::table& given, std::string_view file, BarRows& out) 
   t.words("pass", out.passes, wrong_pass), t.words("dtype", out.dtypes, wrong_dtype);
   t.words("mask", out.masks, wrong_mask), t.list("device", out.devices);
   t.words("timing", out.timings, wrong_timing), t.words("variant", out.variants, wrong_variant);
+  t.words("state", out.states, wrong_state);
   t.list("dim", out.dims), t.list("len", out.lengths), t.list("len_q", out.queries), t.list("batch", out.batches);
   t.list("heads", out.heads), t.whole("len_least", out.least_length), t.whole("len_most", out.most_length);
   t.finish();
@@ -125,12 +130,14 @@ bool concerns(const BarRows& rows, const Record& r) {
   const bool train = train_problem(r.problem, p);
   if (!train && !parse(r.problem, p).ok()) return false;
   constexpr const char* kMasks[] = {"full", "causal", "window"};
+  const std::string state = r.rest_s > 0 ? "rested" : r.heat_s > 0 ? "hot" : "";
   const auto device = [&](const std::string& d) { return d == r.device || d == machine_of(r); };
   return accepts(rows.passes, train ? std::string("train") : std::string(name(p.pass))) &&
          accepts(rows.dtypes, name(p.dtype)) &&
          (accepts(rows.masks, std::string(kMasks[int(p.mask.kind)])) || accepts(rows.masks, name(p.mask))) &&
          (rows.devices.empty() || std::any_of(rows.devices.begin(), rows.devices.end(), device)) &&
-         accepts(rows.timings, r.mode) && accepts(rows.variants, std::string(word(p.variant))) &&
+         accepts(rows.timings, r.mode) && accepts(rows.states, state) &&
+         accepts(rows.variants, std::string(word(p.variant))) &&
          accepts(rows.dims, int64_t(p.dim_qk)) && accepts(rows.lengths, int64_t(p.len_k)) &&
          accepts(rows.queries, int64_t(p.len_q)) && accepts(rows.batches, int64_t(p.batch)) &&
          accepts(rows.heads, int64_t(p.heads_q)) && p.len_k >= rows.least_length &&
@@ -306,13 +313,14 @@ std::string name(BarStatus s) {
   return kName[int(s)];
 }
 
-Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out) {
+Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out,
+                 std::span<const std::string> others) {
   toml::table table;
   if (Status s = parse_toml(text, file, table); !s.ok()) return s;
   for (const auto& [key, node] : table)
-    if (key.str() != "bar")
-      return Status::no(file, ":", node.source().begin.line, ": ", key.str(),
-                        ": is not one of bar; accepted is [[bar]]");
+    if (key.str() != "bar" && std::find(others.begin(), others.end(), key.str()) == others.end())
+      return Status::no(file, ":", node.source().begin.line, ": ", key.str(), ": is not one of bar; accepted ",
+                        others.empty() ? "is [[bar]]" : "are [[bar]] and the options of attune bench");
   const toml::array* const bars = table.get_as<toml::array>("bar");
   if (!bars || bars->empty()) return Status::no(file, ": holds no [[bar]]");
   for (const toml::node& node : *bars) {

@@ -3,6 +3,7 @@
 // fa3 at these lengths". A requirement without a row that shows it is not met.
 #pragma once
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,7 @@ namespace attune {
 
 // Which rows a bar concerns; what is empty accepts everything.
 struct BarRows {
-  std::vector<std::string> passes{}, dtypes{}, masks{}, devices{}, timings{}, variants{};
+  std::vector<std::string> passes{}, dtypes{}, masks{}, devices{}, timings{}, variants{}, states{};
   std::vector<int64_t> dims{}, lengths{}, queries{}, batches{}, heads{};
   int64_t least_length = 0, most_length = 0;  // 0: no limit
 };
@@ -38,8 +39,9 @@ struct Bar {
   int count = 1;                    // so many rows must be there
 };
 
-// Errors name file, line and key.
-Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out);
+// Errors name file, line and key. `others`: keys of another command, which reads the same file.
+Status read_bars(const std::string& text, std::string_view file, std::vector<Bar>& out,
+                 std::span<const std::string> others = {});
 
 enum class BarStatus { met, missed, unclear, empty };
 std::string name(BarStatus);  // "MET"
