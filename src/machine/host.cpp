@@ -226,9 +226,12 @@ Status gpu_named(std::string_view word, Device& out) {
 Status device_named(std::string_view word, Device& out) {
   if (word == "cuda" || word.starts_with("cuda:")) return gpu_named(word, out);
   if (word != "cpu" && !word.starts_with("cpu:")) {
-    if (known_device(word, out).ok()) return Status::good();
+    const Status known = known_device(word, out);
+    if (known.ok()) return known;
+    const size_t meant = known.message.rfind("; did you mean");
     return Status::no("device '", word, "' is unknown; accepted: cpu, cpu: with one of ", levels(whole_cpu().features),
-                      "; cuda, cuda:#; ", known_devices());
+                      "; cuda, cuda:#; ", known_devices(),
+                      meant == std::string::npos ? "" : known.message.substr(meant));
   }
   Device cpu = word == "cpu" ? this_cpu() : whole_cpu();
   if (word != "cpu") {

@@ -38,7 +38,7 @@ TEST_F(F32OnGpu, what_is_refused_is_said) {
       {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d257 full precision=tf32", "h200", "dim 257 is over 256"},
       {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8/260 full precision=tf32", "h200", "dim 260 is over 256"},
       {"sm80_forward_f32", "forward f32 b1 h1 q8 k8 d8 full precision=tf32", "t4",
-       "requires sm_80 or later, but NVIDIA T4 is sm_75"},
+       "requires sm_80 or later, but Tesla T4 is sm_75"},
       {"sm80_backward_f32", "backward f32 b1 h1 q8 k8 d8 full bias repro=run precision=tf32", "h200",
        "in no fixed order"},
   };

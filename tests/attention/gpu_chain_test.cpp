@@ -34,7 +34,7 @@ TEST_F(GpuChain, standard_refuses_in_words) {
   const Refusal cases[] = {
       {"cuda_standard", "forward f64 b1 h1 q8 k8 d8 full", "h200", "dtype f64 is not one of f32, f16, bf16"},
       {"cuda_standard", "forward bf16 b1 h1 q8 k8 d8 full", "t4",
-       "bf16 requires sm_80 or later, but NVIDIA T4 is sm_75"},
+       "bf16 requires sm_80 or later, but Tesla T4 is sm_75"},
       {"cuda_standard", "forward f16/bf16/f16 b1 h1 q8 k8 d8 full", "h200",
        "q is f16 and kv is bf16; both must be the same"},
       {"cuda_standard", "backward bf16/bf16/f32/bf16 b1 h1 q8 k8 d8 full", "h200",
@@ -72,7 +72,7 @@ TEST_F(GpuChain, vendor_takes_plain_attention) {
 
 TEST_F(GpuChain, vendor_refuses_in_words) {
   const Refusal cases[] = {
-      {"vendor_cudnn", "forward f16 b1 h1 q8 k8 d8 full", "t4", "requires sm_80 or later, but NVIDIA T4 is sm_75"},
+      {"vendor_cudnn", "forward f16 b1 h1 q8 k8 d8 full", "t4", "requires sm_80 or later, but Tesla T4 is sm_75"},
       {"vendor_cudnn", "forward f32 b1 h1 q8 k8 d8 full", "h200", "dtype f32 is not one of f16, bf16"},
       {"vendor_cudnn", "forward bf16/bf16/f32 b1 h1 q8 k8 d8 full", "h200",
        "dtypes bf16/bf16/f32 are not all the same"},

@@ -14,7 +14,7 @@ TEST(Device, known_devices_are_what_their_data_sheets_say) {
   ASSERT_TRUE(known_device("h200", d).ok());
   EXPECT_TRUE(d.kind == DeviceKind::cuda && d.arch == 90 && d.units == 132 && d.name == "NVIDIA H200");
   ASSERT_TRUE(known_device("a100", d).ok());
-  EXPECT_TRUE(d.arch == 80 && d.units == 108 && d.name == "NVIDIA A100");
+  EXPECT_TRUE(d.arch == 80 && d.units == 108 && d.name == "NVIDIA A100-SXM4-80GB");
   ASSERT_TRUE(known_device("l4", d).ok());
   EXPECT_TRUE(d.arch == 89 && d.features == 0);
 }
@@ -32,7 +32,10 @@ TEST(Device, every_listed_device_is_known) {
 
 TEST(Device, unknown_device_is_refused_with_what_is_known) {
   Device d{.arch = 7};
-  EXPECT_EQ(known_device("h300", d).message, "device 'h300' is not one of " + known_devices());
+  EXPECT_EQ(known_device("mi300x", d).message, "device 'mi300x' is not one of " + known_devices());
+  EXPECT_EQ(known_device("h300", d).message,
+            "device 'h300' is not one of " + known_devices() + "; did you mean h100?");
+  EXPECT_TRUE(known_device("RTX 409", d).message.ends_with("; did you mean rtx4090?"));
   EXPECT_EQ(d.arch, 7) << "the output is not touched";
 }
 

@@ -56,9 +56,9 @@ const std::vector<Layer> kLayers = {
     {"verify/", {"core/", "plan/", "reference/naive.h", "machine/host.h", "machine/cuda/runtime.h",
                  "machine/cuda/nvtx.h", "transport/communicator.h", "verify/"}},
     // The command prints the machine whose loops run, so it sees that table too; it also times GPUs.
-    {"tool/", {"core/", "plan/", "machine/host.h", "machine/library.h", "machine/files.h", "machine/cpu/kernels.h",
-               "machine/cuda/", "transport/communicator.h", "variants/blocks/blocks.h", "modules/settings.h",
-               "modules/build.h", "verify/", "tool/", "attune/", "build_info.h"}},
+    {"tool/", {"core/", "plan/", "machine/host.h", "machine/known_gpus.h", "machine/library.h", "machine/files.h",
+               "machine/cpu/kernels.h", "machine/cuda/", "transport/communicator.h", "variants/blocks/blocks.h",
+               "modules/settings.h", "modules/build.h", "verify/", "tool/", "attune/", "build_info.h"}},
     {"examples/", {"attune/"}},
     {"python/extension/", {"attune/", "extension/"}},  // Python's extension module
 };

@@ -151,7 +151,7 @@ TEST_F(CudaChain, the_gradients_of_sm80_backward_are_refused_in_words) {
   const Backend* b = find_backend("sm80_backward");
   ASSERT_NE(b, nullptr);
   const struct { const char *line, *on, *says; } cases[] = {
-      {"backward bf16 b1 h1 q8 k8 d64 full", "t4", "requires sm_80 or later, but NVIDIA T4 is sm_75"},
+      {"backward bf16 b1 h1 q8 k8 d64 full", "t4", "requires sm_80 or later, but Tesla T4 is sm_75"},
       {"forward bf16 b1 h1 q8 k8 d64 full", "h200", "computes a backward, not a forward"},
       {"backward f32 b1 h1 q8 k8 d64 full", "h200", "dtype f32 is not one of f16, bf16"},
       {"backward bf16 b1 h1 q8 k8 d68 full", "h200", "dim 68 is not a multiple of 8 up to 256"},

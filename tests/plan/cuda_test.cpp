@@ -309,7 +309,7 @@ TEST_F(Sm90Forward, leaves_what_is_too_few_and_too_many_to_the_next_link_and_say
 
 TEST_F(Sm90Forward, refuses_by_name_what_it_does_not_serve) {
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full", "a100"),
-            "sm90_forward: requires sm_90, but NVIDIA A100 is sm_80");
+            "sm90_forward: requires sm_90, but NVIDIA A100-SXM4-80GB is sm_80");
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full"), "sm90_forward: computes a forward, not a backward");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full append"), "sm90_forward: does not support the option append");
   EXPECT_EQ(answer("forward bf16 b1 h1 q8 k8 d64 full bias.f64"),
@@ -348,7 +348,7 @@ TEST_F(Sm80Forward, takes_what_it_serves_on_every_gpu_from_ampere_on) {
 TEST_F(Sm80Forward, refuses_by_name_what_it_does_not_serve) {
   const Device h200 = known("h200");
   EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d64 full", known("t4")),
-            "sm80_forward: requires sm_80 or later, but NVIDIA T4 is sm_75");
+            "sm80_forward: requires sm_80 or later, but Tesla T4 is sm_75");
   EXPECT_EQ(refusal("forward bf16 b1 h1 q8 k8 d64 full", Device{.name = "AMD EPYC"}),
             "sm80_forward: requires a GPU, but AMD EPYC is a CPU");
   EXPECT_EQ(refusal("backward bf16 b1 h1 q8 k8 d64 full", h200), "sm80_forward: computes a forward, not a backward");

@@ -431,7 +431,7 @@ TEST_F(Sm90Backward, refuses_by_name_what_it_does_not_serve) {
   };
   for (const auto& c : cases) EXPECT_EQ(answer(c.line), join("sm90_backward: ", c.says)) << c.line;
   EXPECT_EQ(answer("backward bf16 b1 h1 q8 k8 d64 full", "a100"),
-            "sm90_backward: requires sm_90, but NVIDIA A100 is sm_80");
+            "sm90_backward: requires sm_90, but NVIDIA A100-SXM4-80GB is sm_80");
   EXPECT_EQ(answer("backward bf16 b1 h1 q268435457 k64 d64 full"),
             "sm90_backward: len_q is 268435457 and len_k is 64; lengths are at most 2^28");
   EXPECT_EQ(answer("backward bf16 b1 h1 q64 k268435457 d64 full"),

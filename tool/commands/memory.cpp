@@ -15,6 +15,7 @@
 #include "core/variant/variants.h"
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
+#include "machine/known_gpus.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
 #include "tool/cli.h"
@@ -374,7 +375,8 @@ void run(const Asked& asked, Context& context) {
   if (gpu && here)
     if (const Status s = cuda::memory_of(device.index, gpu_bytes); !s.ok())
       return fail(context, kMachine, join("attune memory: ", s.message));
-  const double device_bytes = gpu ? double(gpu_bytes) : this_machine().memory_bytes;
+  const KnownGpu* const known = gpu && !here ? known_gpu(device.name) : nullptr;
+  const double device_bytes = known ? known->bytes() : gpu ? double(gpu_bytes) : this_machine().memory_bytes;
 
   std::vector<std::string> names;
   std::vector<const attune_peer*> peers;
@@ -419,7 +421,8 @@ void run(const Asked& asked, Context& context) {
   } else {
     if (found.plan.backend) print(found), print_measured(found);
     if (here) fmt::print("{}, {}\n", device.name, bytes_text(device_bytes));
-    else fmt::print("{}, not in this machine: its memory and the longest context are unknown\n", device.name);
+    else fmt::print("{}, {} by its data sheet; it is not in this machine, so the rest is computed\n", device.name,
+                    bytes_text(device_bytes));
     if (here) print(now, gpu, found.taken);
   }
   if (!found.does_not_fit.empty()) fail(context, kMachine, join("attune memory: ", found.does_not_fit));

@@ -8,6 +8,7 @@
 #include "core/work.h"
 #include "machine/cpu/kernels.h"
 #include "machine/host.h"
+#include "machine/known_gpus.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
 #include "tool/cli.h"
@@ -49,8 +50,11 @@ std::vector<std::string> sentences(std::string_view lines) {
 }
 
 std::string device_text(const Device& d) {
-  return d.kind == DeviceKind::cpu ? fmt::format("{}, {} thread{}", d.name, d.units, d.units == 1 ? "" : "s")
-                                   : fmt::format("{}, sm_{}, {} SMs", d.name, d.arch, d.units);
+  if (d.kind == DeviceKind::cpu) return fmt::format("{}, {} thread{}", d.name, d.units, d.units == 1 ? "" : "s");
+  const KnownGpu* const known = d.index < 0 ? known_gpu(d.name) : nullptr;
+  const std::string memory = known ? fmt::format(", {} at {} GB/s by its data sheet", bytes_text(known->bytes()),
+                                                 known->gbs) : "";
+  return fmt::format("{}, sm_{}, {} SMs{}", d.name, d.arch, d.units, memory);
 }
 
 Json as_json(const Plan& plan, const std::string& links) {

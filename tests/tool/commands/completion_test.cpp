@@ -70,7 +70,7 @@ TEST(Completion, bash_offers_commands_then_options_then_values) {
   EXPECT_EQ(offered({"attune", "doc"}), "doctor\n");
   EXPECT_TRUE(has(offered({"attune", ""}), "plan"));
   EXPECT_EQ(offered({"attune", "plan", "--dev"}), "--device\n");
-  EXPECT_EQ(offered({"attune", "plan", "--device", "h2"}), "h200\n");
+  EXPECT_EQ(offered({"attune", "plan", "--device", "h20"}), "h20 h200\n");
   EXPECT_EQ(offered({"attune", "plan", "--backend", "cpu_b"}), "cpu_backward\n");
   EXPECT_EQ(offered({"attune", "completion", "z"}), "zsh\n");
   EXPECT_EQ(offered({"attune", "report", "--out", "x"}), "\n");  // a file name: left to bash

@@ -142,10 +142,10 @@ TEST(Memory, scores_are_those_of_a_record) {
   EXPECT_EQ(record["cache_bytes"], 32 * answer(line)["key_value_bytes_a_token"].get<int>());
 }
 
-TEST(Memory, of_a_device_that_is_not_here_nobody_says_the_longest_context) {
+TEST(Memory, of_a_device_that_is_not_here_is_that_of_its_data_sheet) {
   const Ran r = attune_says({"memory", "--device", "h200"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(r.out, "NVIDIA H200, not in this machine: its memory and the longest context are unknown\n");
+  EXPECT_EQ(r.out, "NVIDIA H200, 140 GiB by its data sheet; it is not in this machine, so the rest is computed\n");
 }
 
 TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {
