@@ -95,7 +95,7 @@ struct Reader {
     place = {.at = at, .length = word.size(), .known = true};
     return false;
   }
-  bool ends_before(Word what, Word accepted) {
+  bool lacks(Word what, Word accepted) {
     const size_t last = line.find_last_not_of(" \t");
     const size_t before = last == Word::npos ? last : line.find_last_of(" \t", last);
     const Word ending = last == Word::npos ? Word{} : line.substr(before + 1, last - before);
@@ -141,7 +141,7 @@ struct Reader {
 
 Types read_types(Reader& r, Pass pass) {
   const bool backward = pass == Pass::backward;
-  if (!r.next()) return r.ends_before("a dtype", kDTypes), Types{};
+  if (!r.next()) return r.lacks("a dtype", kDTypes), Types{};
   std::vector<Word> parts;
   for (Word rest = r.word;; rest.remove_prefix(parts.back().size() + 1)) {
     parts.push_back(rest.substr(0, rest.find('/')));
@@ -396,7 +396,7 @@ Status parse(std::string_view line, Problem& out) {
 Status parse(std::string_view line, Problem& out, LinePlace& place) {
   Reader r{line};
   Problem p;
-  if (!r.next()) r.ends_before("a pass", "forward or backward");
+  if (!r.next()) r.lacks("a pass", "forward or backward");
   else if (!r.is_one_of(kPass, p.pass))
     r.refuse(quoted(r.word), " is not a pass, with which a line begins; accepted are forward and backward",
              suggestion(r.word, kPass));
@@ -410,11 +410,11 @@ Status parse(std::string_view line, Problem& out, LinePlace& place) {
   const bool reads_on = r.wrong.empty();
   if (const auto [what, accepted] = words.missing(); reads_on && !what.empty()) {
     if (has_variant) r.refuse("':' begins a variant; expected ", what, " before it: ", accepted);
-    else r.ends_before(what, accepted);
+    else r.lacks(what, accepted);
   }
   if (r.wrong.empty() && has_variant) {
     const Word text = line.substr(std::min(r.end + 1, line.size()));
-    if (text.empty()) r.ends_before("a variant", "its name, then name=value");
+    if (text.empty()) r.lacks("a variant", "its name, then name=value");
     else if (Status s = assign(p.variant, text); !s.ok()) return s;
   }
   if (!r.wrong.empty()) return place = r.place, Status::no("problem line: ", r.wrong);

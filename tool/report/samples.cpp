@@ -22,11 +22,11 @@ double quantile(const std::vector<double>& sorted, double share) {
 
 // At most so many of the sorted values, evenly taken, with both ends.
 std::vector<double> thinned(const std::vector<double>& sorted, double over) {
-  std::vector<double> few;
+  std::vector<double> chosen;
   const size_t count = std::min(sorted.size(), kMostStrokes);
   for (size_t n = 0; n < count; ++n)
-    few.push_back(sorted[count > 1 ? n * (sorted.size() - 1) / (count - 1) : 0] / over);
-  return few;
+    chosen.push_back(sorted[count > 1 ? n * (sorted.size() - 1) / (count - 1) : 0] / over);
+  return chosen;
 }
 
 // The samples of rows with several, sorted; of more than kMostRows rows, those whose samples differ most.

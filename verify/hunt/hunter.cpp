@@ -44,16 +44,16 @@ class Child {
   // Runs work(write_end) in the child. False: no process could be created.
   template <class Work>
   bool start(Work work) {
-    int pipe_ends[2];
-    if (pipe(pipe_ends) != 0) return false;
+    int fds[2];
+    if (pipe(fds) != 0) return false;
     pid_ = fork();
     if (pid_ == 0) {
-      close(pipe_ends[0]);
-      work(pipe_ends[1]);
+      close(fds[0]);
+      work(fds[1]);
       _exit(0);  // no destructors: they belong to the parent
     }
-    close(pipe_ends[1]);
-    read_ = pipe_ends[0];
+    close(fds[1]);
+    read_ = fds[0];
     if (pid_ < 0) close(read_);
     return pid_ > 0;
   }

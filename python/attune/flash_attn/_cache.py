@@ -33,11 +33,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, interleaved: bool)
     if not rows.is_cuda and may_look(rows) and bool(((rows < 0) | (rows >= count)).any()):
         raise Error(f"attune: rotary_cos: {count} positions do not hold {int(rows.min())} ... {int(rows.max())}")
     c, s = (t.float()[rows.clamp(0, count - 1)].unsqueeze(-2) for t in (cos, sin))
-    turned = x[..., :2 * half].float()
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    rotated = x[..., :2 * half].float()
+    a, b = (rotated[..., 0::2], rotated[..., 1::2]) if interleaved else (rotated[..., :half], rotated[..., half:])
     both = a * c - b * s, a * s + b * c
-    turned = torch.stack(both, -1).flatten(-2) if interleaved else torch.cat(both, -1)
-    return torch.cat([turned.to(x.dtype), x[..., 2 * half:]], -1)
+    rotated = torch.stack(both, -1).flatten(-2) if interleaved else torch.cat(both, -1)
+    return torch.cat([rotated.to(x.dtype), x[..., 2 * half:]], -1)
 
 
 def _places(x: Tensor, cu: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -170,27 +170,27 @@ def _bounds(t: Tensor, dim: bool) -> tuple[int, ...]:
                   _near(n) if at >= axes - 2 else _batch(n) for at, n in enumerate(t.shape)])
 
 
-def _is_turned(t: Tensor) -> bool:
+def _is_transposed(t: Tensor) -> bool:
     """Whether [batch, head, seq, dim] is stored as [batch, seq, head, dim]."""
     # PyTorch 2.5 cannot compile bool() of a symbol.
     return True if t.dim() == 4 and t.stride(1) < t.stride(2) else False
 
 
-def _choice(device: torch.device, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...], turned: tuple[bool, ...],
+def _choice(device: torch.device, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...], transposed: tuple[bool, ...],
             mask: Any, drops: bool, is_causal: bool, enable_gqa: bool, needs_grad: bool) -> bool:
     """Whether attune is faster, evaluated while a program is compiled: from sizes, for which tensors are made here.
     attune is timed through its operators, which the program calls."""
-    at = (device, dtype, shapes, turned, mask, drops, is_causal, enable_gqa, needs_grad)
+    at = (device, dtype, shapes, transposed, mask, drops, is_causal, enable_gqa, needs_grad)
     faster = _faster.get(at)
     if faster is not None:
         return faster
 
-    def made(shape: tuple[int, ...], is_turned: bool) -> Tensor:
-        if is_turned:
+    def made(shape: tuple[int, ...], is_transposed: bool) -> Tensor:
+        if is_transposed:
             batch, heads, rows, dim = shape
             shape = batch, rows, heads, dim
         drawn = torch.randn(shape, dtype=dtype, device=device, generator=generator)
-        return drawn.transpose(1, 2) if is_turned else drawn
+        return drawn.transpose(1, 2) if is_transposed else drawn
 
     with _disable_current_modes():
         generator = _generator(device)
@@ -201,7 +201,7 @@ def _choice(device: torch.device, dtype: torch.dtype, shapes: tuple[tuple[int, .
                 given = make(shapes[0][-2], shapes[1][-2])
             elif mask is not None:
                 given = torch.ones(mask[0], dtype=mask[1], device=device)
-            q, k, v = (made(shape, is_turned) for shape, is_turned in zip(shapes, turned))
+            q, k, v = (made(shape, is_transposed) for shape, is_transposed in zip(shapes, transposed))
         except torch.OutOfMemoryError:
             return False
         dropout = 0.1 if drops else 0.0
@@ -289,8 +289,8 @@ def _is_faster(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
         elif attn_mask is not None:
             mask = (_bounds(attn_mask, False), attn_mask.dtype)
         return _choice(query.device, query.dtype, (_bounds(query, True), _bounds(key, True), _bounds(value, True)),
-                       (_is_turned(query), _is_turned(key), _is_turned(value)), mask, True if dropout_p else False,
-                       is_causal, enable_gqa, needs_grad)
+                       (_is_transposed(query), _is_transposed(key), _is_transposed(value)), mask,
+                       True if dropout_p else False, is_causal, enable_gqa, needs_grad)
     at = _key(query, key, value, attn_mask, dropout_p, is_causal, needs_grad)
     faster = _faster.get(at)
     if faster is None:

@@ -166,7 +166,7 @@ void Graph::operation(void* descriptor, std::string_view what) {
   operations_.push_back(descriptor);
 }
 
-Node Graph::tensor(int64_t number, Type t, const Shape& shape, bool is_virtual, bool by_value) {
+Node Graph::tensor(int64_t number, Type t, const Shape& shape, Storage storage) {
   Node n{make(kind::tensor), shape, t};
   const auto data_type = int32_t(t);
   set(n.descriptor, attribute::tensor_type, type::data_type, &data_type, 1);
@@ -174,21 +174,22 @@ Node Graph::tensor(int64_t number, Type t, const Shape& shape, bool is_virtual, 
   set(n.descriptor, attribute::tensor_strides, type::int64, shape.stride, 4);
   set(n.descriptor, attribute::tensor_number, type::int64, &number, 1);
   set(n.descriptor, attribute::tensor_alignment, type::int64, &kAlignment, 1);
-  if (is_virtual) set(n.descriptor, attribute::tensor_virtual, type::boolean, &is_virtual, 1);
-  if (by_value) set(n.descriptor, attribute::tensor_by_value, type::boolean, &by_value, 1);
+  const bool yes = true;
+  if (storage == Storage::none) set(n.descriptor, attribute::tensor_virtual, type::boolean, &yes, 1);
+  if (storage == Storage::descriptor) set(n.descriptor, attribute::tensor_by_value, type::boolean, &yes, 1);
   finish(n.descriptor, "a tensor");
   return n;
 }
 
-Node Graph::given(int64_t number, Type t, const Shape& shape) { return tensor(number, t, shape, false, false); }
-Node Graph::value(int64_t number) { return tensor(number, Type::f32, packed(1, 1, 1, 1), false, true); }
+Node Graph::given(int64_t number, Type t, const Shape& shape) { return tensor(number, t, shape, Storage::caller); }
+Node Graph::value(int64_t number) { return tensor(number, Type::f32, packed(1, 1, 1, 1), Storage::descriptor); }
 Node Graph::constant(float x) {
   program_->constants_.push_back({next_, std::bit_cast<uint32_t>(x)});
-  return tensor(next_++, Type::f32, packed(1, 1, 1, 1), false, true);
+  return tensor(next_++, Type::f32, packed(1, 1, 1, 1), Storage::descriptor);
 }
 Node Graph::constant(int32_t x) {
   program_->constants_.push_back({next_, std::bit_cast<uint32_t>(x)});
-  return tensor(next_++, Type::i32, packed(1, 1, 1, 1), false, true);
+  return tensor(next_++, Type::i32, packed(1, 1, 1, 1), Storage::descriptor);
 }
 
 void Graph::matmul_to(const Node& a, const Node& b, const Node& to) {
@@ -203,7 +204,7 @@ void Graph::matmul_to(const Node& a, const Node& b, const Node& to) {
 }
 Node Graph::matmul(const Node& a, const Node& b, Type t) {
   const Shape shape = packed(a.shape.dim[0], a.shape.dim[1], a.shape.dim[2], b.shape.dim[3]);
-  const Node to = tensor(next_++, t, shape, true, false);
+  const Node to = tensor(next_++, t, shape, Storage::none);
   return matmul_to(a, b, to), to;
 }
 
@@ -219,7 +220,7 @@ void Graph::reduce_to(Fold fold, const Node& x, const Node& to) {
   operation(op, "a reduction operation");
 }
 Node Graph::reduce(Fold fold, const Node& x, const Shape& shape) {
-  const Node to = tensor(next_++, Type::f32, shape, true, false);
+  const Node to = tensor(next_++, Type::f32, shape, Storage::none);
   return reduce_to(fold, x, to), to;
 }
 
@@ -239,19 +240,19 @@ void Graph::add_pointwise(Op mode, const Node& x, const Node* b, const Node* t, 
   operation(op, "a pointwise operation");
 }
 Node Graph::pointwise(Op mode, const Node& x, const Node* b, const Node* t, Type out, Type compute) {
-  const Node to = tensor(next_++, out, x.shape, true, false);
+  const Node to = tensor(next_++, out, x.shape, Storage::none);
   return add_pointwise(mode, x, b, t, to, compute, 0), to;
 }
 void Graph::pointwise_to(Op mode, const Node& x, const Node* b, const Node& to) {
   add_pointwise(mode, x, b, nullptr, to, Type::f32, 0);
 }
 Node Graph::indices(const Node& like, int axis) {
-  const Node to = tensor(next_++, Type::i32, like.shape, true, false);
+  const Node to = tensor(next_++, Type::i32, like.shape, Storage::none);
   return add_pointwise(Op::index, like, nullptr, nullptr, to, Type::f32, axis), to;
 }
 
 Node Graph::reshape(const Node& x, const Shape& shape, Type t) {
-  const Node to = tensor(next_++, t, shape, true, false);
+  const Node to = tensor(next_++, t, shape, Storage::none);
   void* op = make(kind::operation_reshape);
   set(op, attribute::op_reshape_x, x.descriptor), set(op, attribute::op_reshape_y, to.descriptor);
   operation(op, "a reshape operation");

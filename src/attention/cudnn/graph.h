@@ -90,7 +90,9 @@ class Graph {
   std::unique_ptr<Program> program_ = std::make_unique<Program>();
   int64_t next_ = 1000;  // numbers of virtual tensors and constants
 
-  Node tensor(int64_t number, Type, const Shape&, bool is_virtual, bool by_value);
+  // Where the values of a tensor lie; `none`: a virtual tensor, never in memory.
+  enum class Storage { caller, none, descriptor };
+  Node tensor(int64_t number, Type, const Shape&, Storage);
   void* make(int kind);
   template <class T>
   void set(void* descriptor, int name, int type, const T* values, int64_t count);

@@ -18,5 +18,5 @@ def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = Fa
     half]. The first row of a sequence is at position seqlen_offsets, one for all or [batch]."""
     batch = len(x) if cu_seqlens is None else len(cu_seqlens) - 1
     base = torch.as_tensor(seqlen_offsets, device=x.device).expand(batch)
-    turned = rotate(x, cos, sin, rotary_rows(x, cu_seqlens, base, True), interleaved)
-    return x.copy_(turned) if inplace else turned
+    rotated = rotate(x, cos, sin, rotary_rows(x, cu_seqlens, base, True), interleaved)
+    return x.copy_(rotated) if inplace else rotated

@@ -100,10 +100,10 @@ void split_heads(const Problem& p, int sms, BackwardChoice& c) {
   const bool may = c.deterministic ? dim <= 64 || dim > 96 : c.transposed;
   const bool fit = may && p.mask.kind == MaskKind::causal && all_seen(blocks.sequence, k.tile_k);
   const int in_cache = fit ? head_splits_in_cache(blocks, rows_of_key(p), sms) : 1;
-  const bool stays_transposed = !c.deterministic && in_cache > 1;
+  const bool transposed_split = !c.deterministic && in_cache > 1;
   if (c.deterministic) c.head_splits = std::max(c.head_splits, in_cache);
   else if (in_cache > 1) c.head_splits = in_cache;
-  if (c.head_splits > 1) c.transposed = stays_transposed;
+  if (c.head_splits > 1) c.transposed = transposed_split;
 }
 
 KeySteps steps_of(const Problem& p, const BackwardKernel& k) {
