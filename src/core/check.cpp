@@ -292,7 +292,7 @@ Status check(const Problem& p, const Args& a) {
   return check_memory(p, a, variant, role, count);
 }
 
-Status check_pieces(std::string_view who, Role r, const Tensor& t) {
+Status check_aligned16(std::string_view who, Role r, const Tensor& t) {
   if (reinterpret_cast<uintptr_t>(t.data) % 16)
     return Status::unsupported(who, ": ", name(r), " is not aligned to 16 bytes");
   const std::pair<int64_t, const char*> steps[] = {
@@ -304,10 +304,10 @@ Status check_pieces(std::string_view who, Role r, const Tensor& t) {
   return Status::good();
 }
 
-Status check_pieces(std::string_view who, const Args& a, std::initializer_list<Role> roles) {
+Status check_aligned16(std::string_view who, const Args& a, std::initializer_list<Role> roles) {
   for (const Role r : roles)
     if (a.given(r))
-      if (Status s = check_pieces(who, r, a[r]); !s.ok()) return s;
+      if (Status s = check_aligned16(who, r, a[r]); !s.ok()) return s;
   return Status::good();
 }
 

@@ -17,7 +17,7 @@ Status check_values(const Problem&, const Args&);  // for CPU tensors that passe
 
 // For kernels that access rows 16 bytes at a time: refuses, in the name of `who`, a tensor whose address or strides are
 // not 16-byte aligned. Roles that are not given pass.
-Status check_pieces(std::string_view who, Role, const Tensor&);
-Status check_pieces(std::string_view who, const Args&, std::initializer_list<Role>);
+Status check_aligned16(std::string_view who, Role, const Tensor&);
+Status check_aligned16(std::string_view who, const Args&, std::initializer_list<Role>);
 
 }  // namespace attune

@@ -93,10 +93,10 @@ Status read_limited(const std::string& path, const ReadLimits& limits, std::stri
   }
   const auto too_much = [&] { return Status::no("has more than ", limits.most_bytes, " bytes"); };
   if (S_ISREG(about.st_mode) && about.st_size > 0 && uint64_t(about.st_size) > limits.most_bytes) return too_much();
-  constexpr size_t kPiece = 1 << 16;
+  constexpr size_t kChunk = 1 << 16;
   for (size_t have = 0;;) {
-    out.resize(have + kPiece);
-    const ssize_t n = ::read(from.file, out.data() + have, kPiece);
+    out.resize(have + kChunk);
+    const ssize_t n = ::read(from.file, out.data() + have, kChunk);
     if (n < 0 && errno == EINTR) { out.resize(have); continue; }
     out.resize(have + size_t(std::max<ssize_t>(n, 0)));
     if (n < 0) return unreadable();

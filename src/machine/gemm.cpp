@@ -16,7 +16,7 @@ namespace attune {
 namespace {
 
 constexpr int kTile = 64;                // rows and columns per task
-constexpr int kDepth = 128;              // per packed piece: 64 KB for both factors
+constexpr int kDepth = 128;              // per packed slab: 64 KB for both factors
 constexpr int kRows = 4, kColumns = 16;  // held in registers
 
 // Calls f with a pointer of the right type.
@@ -27,7 +27,7 @@ void typed(const void* data, DType t, F f) {
   else f(static_cast<const Bf16*>(data));
 }
 
-// Packs a piece of a factor as f32: to[r * width + c] = element (first_row + r, first_column + c), 0 beyond `rows`,
+// Packs a slab of a factor as f32: to[r * width + c] = element (first_row + r, first_column + c), 0 beyond `rows`,
 // `columns`.
 template <int Width>
 void pack(const void* from, DType type, bool transposed, int64_t pitch, int64_t row, int64_t column, int rows,
@@ -42,20 +42,20 @@ void pack(const void* from, DType type, bool transposed, int64_t pitch, int64_t 
   std::fill(to + int64_t(rows) * Width, to + int64_t(all_rows) * Width, 0.f);
 }
 
-// sum[kTile][kTile] += x y for one piece of the depth. Only `depth` is not a compile-time constant.
-void multiply_piece(const float* x, const float* y, int depth, float* sum) {
+// sum[kTile][kTile] += x y for one slab of the depth. Only `depth` is not a compile-time constant.
+void multiply_slab(const float* x, const float* y, int depth, float* sum) {
   for (int i = 0; i < kTile; i += kRows)
     for (int j = 0; j < kTile; j += kColumns) {
-      float part[kRows][kColumns];
+      float block[kRows][kColumns];
       for (int r = 0; r < kRows; ++r)
-        for (int c = 0; c < kColumns; ++c) part[r][c] = sum[(i + r) * kTile + j + c];
+        for (int c = 0; c < kColumns; ++c) block[r][c] = sum[(i + r) * kTile + j + c];
       for (int p = 0; p < depth; ++p)
         for (int r = 0; r < kRows; ++r) {
           const float a = x[(i + r) * kDepth + p];
-          for (int c = 0; c < kColumns; ++c) part[r][c] += a * y[p * kTile + j + c];
+          for (int c = 0; c < kColumns; ++c) block[r][c] += a * y[p * kTile + j + c];
         }
       for (int r = 0; r < kRows; ++r)
-        for (int c = 0; c < kColumns; ++c) sum[(i + r) * kTile + j + c] = part[r][c];
+        for (int c = 0; c < kColumns; ++c) sum[(i + r) * kTile + j + c] = block[r][c];
     }
 }
 
@@ -82,23 +82,23 @@ void tile_product(const Gemm& g, int64_t row, int64_t column) {
     const int depth = std::min(kDepth, g.k - p);
     pack<kDepth>(g.x, g.in, g.x_transposed, g.pitch_x, row, p, rows, depth, kTile, x);
     pack<kTile>(g.y, g.in, g.y_transposed, g.pitch_y, p, column, depth, columns, depth, y);
-    multiply_piece(x, y, depth, sum);
+    multiply_slab(x, y, depth, sum);
   }
   store_tile(g, row, column, rows, columns, sum);
 }
 
-void by_tiles(const Gemm& g, int units) {
+void by_tiles(const Gemm& g, int threads) {
   const int64_t across = ceil_div(g.n, kTile), tasks = ceil_div(g.m, kTile) * across;
   std::atomic<int64_t> next{0};
   auto work = [&](int) {
     for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
       tile_product(g, task / across * kTile, task % across * kTile);
   };
-  parallel(clamp(tasks, 1, units), work);
+  parallel(clamp(tasks, 1, threads), work);
 }
 
-// Divides the rows of the result, or its columns if more, into equal pieces, with one BLAS thread each.
-void by_blas(const Blas& blas, const Gemm& g, int units) {
+// Divides the rows of the result, or its columns if more, into equal slabs, with one BLAS thread each.
+void by_blas(const Blas& blas, const Gemm& g, int threads) {
   constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
   const auto* x = static_cast<const float*>(g.x);
   const auto* y = static_cast<const float*>(g.y);
@@ -107,13 +107,13 @@ void by_blas(const Blas& blas, const Gemm& g, int units) {
     for (int64_t r = 0; r < g.m; ++r)
       std::memcpy(to + r * g.pitch_to, static_cast<const float*>(g.plus) + r * g.pitch_to, size_t(g.n) * sizeof(float));
   const bool by_rows = g.m >= g.n;
-  // At most 32 pieces, by the shape alone: the bits do not depend on the number of threads.
-  const int64_t all = by_rows ? g.m : g.n, step = round_up(ceil_div(all, 32), kTile), pieces = ceil_div(all, step);
+  // At most 32 slabs, by the shape alone: the bits do not depend on the number of threads.
+  const int64_t all = by_rows ? g.m : g.n, step = round_up(ceil_div(all, 32), kTile), slabs = ceil_div(all, step);
   std::atomic<int64_t> next{0};
   auto work = [&](int) {
     const BlasOneThread one_thread(blas);
-    for (int64_t piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) {
-      const int64_t first = piece * step, row = by_rows ? first : 0, column = by_rows ? 0 : first;
+    for (int64_t slab; (slab = next.fetch_add(1, std::memory_order_relaxed)) < slabs;) {
+      const int64_t first = slab * step, row = by_rows ? first : 0, column = by_rows ? 0 : first;
       const int rows = by_rows ? int(std::min<int64_t>(step, g.m - first)) : g.m;
       const int columns = by_rows ? g.n : int(std::min<int64_t>(step, g.n - first));
       blas.sgemm(kRowMajor, g.x_transposed ? kTransposed : kAsIs, g.y_transposed ? kTransposed : kAsIs, rows, columns,
@@ -122,7 +122,7 @@ void by_blas(const Blas& blas, const Gemm& g, int units) {
                  to + row * g.pitch_to + column, int(g.pitch_to));
     }
   };
-  parallel(clamp(pieces, 1, units), work);
+  parallel(clamp(slabs, 1, threads), work);
 }
 
 // The largest power of two up to 16 that divides every address and pitch, in bytes.

@@ -107,8 +107,8 @@ uint32_t slow() {
 
 // CPUs this process may be scheduled on. The kernel's mask may be longer than cpu_set_t's 1024 bits.
 int affinity_threads() {
-  for (int room = 1024; room <= 1 << 20; room *= 4) {
-    const size_t bytes = CPU_ALLOC_SIZE(room);
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 4) {
+    const size_t bytes = CPU_ALLOC_SIZE(cpus);
     const auto mask = std::make_unique<unsigned long[]>(bytes / sizeof(unsigned long));
     cpu_set_t* set = reinterpret_cast<cpu_set_t*>(mask.get());
     if (sched_getaffinity(0, bytes, set) == 0) return std::max(1, CPU_COUNT_S(bytes, set));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_ops.h on the CPU, and the dispatch to a GPU. Rows are divided into equal pieces over the library's threads.
+// layer_ops.h on the CPU, and the dispatch to a GPU. Rows are divided evenly over the library's threads.
 #include "machine/layer_ops.h"
 
 #include <algorithm>
@@ -22,16 +22,16 @@ T* row(const Tensor& t, int64_t n) {
   return view<T>(t).row(n / heads / seq, n / heads % seq, n % heads);
 }
 
-// Calls f(first, last) for equal pieces of 0 ... count.
+// Calls f(first, last) for equal ranges of 0 ... count.
 template <class F>
-void pieces(int64_t count, int64_t width, F f) {
+void each_range(int64_t count, int64_t width, F f) {
   const int workers = int(std::clamp<int64_t>(count * width / kLeast, 1, std::min<int64_t>(default_threads(), 1024)));
   auto work = [&](int worker) { f(count * worker / workers, count * (worker + 1) / workers); };
   parallel(workers, work);
 }
 template <class F>
 void each_row(const Tensor& t, F f) {
-  pieces(rows_of(t), t.extent.dim, [&](int64_t first, int64_t last) {
+  each_range(rows_of(t), t.extent.dim, [&](int64_t first, int64_t last) {
     for (int64_t n = first; n < last; ++n) f(n);
   });
 }
@@ -88,15 +88,15 @@ void normalize_gradient(const NormalizeBackward& a) {
   });
 }
 
-// to[which][d] = sum over all rows of f(row, d, which), in parts.
+// to[which][d] = sum over all rows of f(row, d, which), in splits.
 template <int Sums, class F>
 void sum_columns(const Tensor& x, float* scratch, const Tensor (&to)[Sums], float keep, F f) {
-  const int64_t rows = rows_of(x), parts = detail::column_parts(rows), width = x.extent.dim;
-  pieces(parts, ceil_div(rows, std::max<int64_t>(parts, 1)) * width, [&](int64_t first, int64_t last) {
-    for (int64_t part = first; part < last; ++part) {
-      float* sum = scratch + part * Sums * width;
+  const int64_t rows = rows_of(x), splits = detail::column_splits(rows), width = x.extent.dim;
+  each_range(splits, ceil_div(rows, std::max<int64_t>(splits, 1)) * width, [&](int64_t first, int64_t last) {
+    for (int64_t split = first; split < last; ++split) {
+      float* sum = scratch + split * Sums * width;
       std::fill_n(sum, Sums * width, 0.f);
-      for (int64_t n = rows * part / parts; n < rows * (part + 1) / parts; ++n) f(n, sum);
+      for (int64_t n = rows * split / splits; n < rows * (split + 1) / splits; ++n) f(n, sum);
     }
   });
   for (int which = 0; which < Sums; ++which) {
@@ -104,7 +104,7 @@ void sum_columns(const Tensor& x, float* scratch, const Tensor (&to)[Sums], floa
     if (!sum) continue;
     for (int64_t d = 0; d < width; ++d) {
       float all = 0.f;
-      for (int64_t part = 0; part < parts; ++part) all += scratch[(part * Sums + which) * width + d];
+      for (int64_t split = 0; split < splits; ++split) all += scratch[(split * Sums + which) * width + d];
       sum[d] = keep == 0.f ? all : all + keep * sum[d];
     }
   }
@@ -161,7 +161,7 @@ void activate_gradient(const Activate& a) {
 }  // namespace
 
 size_t column_bytes(const Tensor& x) {
-  return size_t(detail::column_parts(rows_of(x))) * 2 * size_t(x.extent.dim) * sizeof(float);
+  return size_t(detail::column_splits(rows_of(x))) * 2 * size_t(x.extent.dim) * sizeof(float);
 }
 
 Status normalize(const Normalize& a, void* stream) {

@@ -77,9 +77,9 @@ Status group_mean(const GroupMean&, void* stream);
 
 namespace detail {
 
-// Parts of a sum over rows: each is summed separately, then all in order.
-constexpr int kMostParts = 128;
-constexpr int column_parts(int64_t rows) { return int(rows < 32 * kMostParts ? (rows + 31) / 32 : kMostParts); }
+// Splits of a sum over rows: each is summed separately, then all in order.
+constexpr int kMostSplits = 128;
+constexpr int column_splits(int64_t rows) { return int(rows < 32 * kMostSplits ? (rows + 31) / 32 : kMostSplits); }
 
 ATTUNE_HD inline float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 ATTUNE_HD inline float activated(Activation kind, float x) {

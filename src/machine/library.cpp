@@ -80,8 +80,9 @@ Status can_start_threads() {
       s = Status::unsupported("a limit of this process leaves it fewer than ", count, " threads");
     }
     const size_t bytes = (count + 2) * kBytesEach;
-    void* const room = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room != MAP_FAILED) munmap(room, bytes);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* const reserved = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (reserved != MAP_FAILED) munmap(reserved, bytes);
     else if (s.ok()) s = Status::unsupported("a limit of this process leaves it less than ", bytes >> 20, " MiB");
   }
   for (std::thread& t : threads) t.join();

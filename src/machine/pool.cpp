@@ -7,22 +7,22 @@
 namespace attune {
 namespace {
 
-constexpr size_t kUnit = 512;  // bytes: the granularity of the driver's pool
+constexpr size_t kGranule = 512;  // bytes: the granularity of the driver's pool
 
 }  // namespace
 
 int pool_bucket(size_t bytes) {
-  const size_t units = (bytes + kUnit - 1) / kUnit;
-  if (units <= 8) return std::max(int(units) - 1, 0);
-  const int octave = std::bit_width(units - 1) - 1;  // 2^octave < units <= 2^(octave + 1)
-  const size_t step = size_t(1) << (octave - 3), above = units - (size_t(1) << octave);
+  const size_t granules = (bytes + kGranule - 1) / kGranule;
+  if (granules <= 8) return std::max(int(granules) - 1, 0);
+  const int octave = std::bit_width(granules - 1) - 1;  // 2^octave < granules <= 2^(octave + 1)
+  const size_t step = size_t(1) << (octave - 3), above = granules - (size_t(1) << octave);
   return 8 + (octave - 3) * 8 + int((above + step - 1) / step) - 1;
 }
 
 size_t pool_bytes(int bucket) {
-  if (bucket < 8) return size_t(bucket + 1) * kUnit;
+  if (bucket < 8) return size_t(bucket + 1) * kGranule;
   const int octave = (bucket - 8) / 8 + 3, steps = (bucket - 8) % 8 + 1;
-  return ((size_t(1) << octave) + (size_t(steps) << (octave - 3))) * kUnit;
+  return ((size_t(1) << octave) + (size_t(steps) << (octave - 3))) * kGranule;
 }
 
 int Pool::Home::first(int bucket) const {
@@ -154,7 +154,7 @@ bool Pool::crossed(int bucket, size_t asked, PoolStream stream, Lock& lock, void
 }
 
 Status Pool::grow(int bucket, size_t asked, PoolStream stream, Lock& lock, void*& out) {
-  const size_t bytes = bucket >= 0 ? pool_bytes(bucket) : (asked + kUnit - 1) / kUnit * kUnit;
+  const size_t bytes = bucket >= 0 ? pool_bytes(bucket) : (asked + kGranule - 1) / kGranule * kGranule;
   // Creates the record first, under a key that cannot be a driver address: after this only the driver can fail.
   live_.push_front({.data = nullptr, .bytes = bytes, .asked = asked, .bucket = bucket, .live = true});
   const Blocks::iterator block = live_.begin();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensor_ops.h on the CPU. Rows are divided into equal pieces over the library's threads, so a result has the same bits
+// tensor_ops.h on the CPU. Rows are divided evenly over the library's threads, so a result has the same bits
 // for any number of threads.
 #include "machine/tensor_ops.h"
 
@@ -20,7 +20,7 @@ using detail::Combine;
 using detail::Merge;
 
 constexpr int64_t kLeast = 1 << 14;  // elements that justify a thread
-constexpr int kPiece = 256;          // elements of a row, kept in registers and L1
+constexpr int kChunk = 256;          // elements of a row, kept in registers and L1
 
 std::string text(const Extents& e) { return join("[", e.batch, ", ", e.seq, ", ", e.head, ", ", e.dim, "]"); }
 int64_t rows_of(const Tensor& t) { return int64_t(t.extent.batch) * t.extent.seq * t.extent.head; }
@@ -95,9 +95,9 @@ void combine(const Combine& c) {
   each_row(c.to, [&](int64_t b, int64_t s, int64_t h) {
     char* to = row_address(c.to, b, s, h);
     const char* from = c.factor != 0.f ? row_address(c.from, b, s, h) : nullptr;
-    for (int first = 0; first < c.to.extent.dim; first += kPiece) {
-      const int n = std::min(kPiece, c.to.extent.dim - first);
-      Real sum[kPiece], x[kPiece];
+    for (int first = 0; first < c.to.extent.dim; first += kChunk) {
+      const int n = std::min(kChunk, c.to.extent.dim - first);
+      Real sum[kChunk], x[kChunk];
       std::fill_n(sum, n, Real(c.constant));
       if (from) {
         read(from, c.from.dtype, first, n, x);
@@ -136,14 +136,14 @@ Status combine(const Combine& c, void* stream) {
 void merge_rows(const Merge& m) {
   each_row(m.out, [&](int64_t b, int64_t s, int64_t h) {
     float& running = *view<float>(m.lse).row(b, s, h);
-    const Share share = attune::merge(running, *view<const float>(m.lse_part).row(b, s, h));
+    const Share share = attune::merge(running, *view<const float>(m.partial_lse).row(b, s, h));
     running = share.lse;
     float* out = view<float>(m.out).row(b, s, h);
-    const char* part = row_address(m.out_part, b, s, h);
-    for (int first = 0; first < m.out.extent.dim; first += kPiece) {
-      const int n = std::min(kPiece, m.out.extent.dim - first);
-      float x[kPiece] = {};
-      if (share.b != 0.f) read(part, m.out_part.dtype, first, n, x);
+    const char* partial = row_address(m.partial_out, b, s, h);
+    for (int first = 0; first < m.out.extent.dim; first += kChunk) {
+      const int n = std::min(kChunk, m.out.extent.dim - first);
+      float x[kChunk] = {};
+      if (share.b != 0.f) read(partial, m.partial_out.dtype, first, n, x);
       for (int d = 0; d < n; ++d)
         out[first + d] = (share.a == 0.f ? 0.f : out[first + d] * share.a) + x[d] * share.b;
     }
@@ -173,20 +173,20 @@ Status scale_add(const Tensor& from, float factor, const Tensor& to, float keep,
   return combine({.from = broadcast(from), .to = to, .factor = factor, .keep = keep}, stream);
 }
 
-Status merge(const Tensor& out_part, const Tensor& lse_part, const Tensor& out, const Tensor& lse, void* stream) {
-  if ((out.data && out.dtype != DType::f32) || lse.dtype != DType::f32 || lse_part.dtype != DType::f32)
+Status merge(const Tensor& partial_out, const Tensor& partial_lse, const Tensor& out, const Tensor& lse, void* stream) {
+  if ((out.data && out.dtype != DType::f32) || lse.dtype != DType::f32 || partial_lse.dtype != DType::f32)
     return Status::no("merge: out ", name(out.data ? out.dtype : DType::f32), ", lse ", name(lse.dtype), " and ",
-                      name(lse_part.dtype), " given; all must be f32");
+                      name(partial_lse.dtype), " given; all must be f32");
   if (!out.data) {  // rows without elements, in the layout of lse
     Tensor none = lse;
     none.extent.dim = 0;
-    if (Status s = matches("merge", lse_part, lse, 1); !s.ok()) return s;
-    return merge_all({none, broadcast(lse_part), none, lse}, stream);
+    if (Status s = matches("merge", partial_lse, lse, 1); !s.ok()) return s;
+    return merge_all({none, broadcast(partial_lse), none, lse}, stream);
   }
-  if (Status s = matches("merge", out_part, out, out.extent.dim); !s.ok()) return s;
-  for (const Tensor& t : {lse_part, lse})
+  if (Status s = matches("merge", partial_out, out, out.extent.dim); !s.ok()) return s;
+  for (const Tensor& t : {partial_lse, lse})
     if (Status s = matches("merge", t, out, 1); !s.ok()) return s;
-  const Merge m{broadcast(out_part), broadcast(lse_part), out, lse};
+  const Merge m{broadcast(partial_out), broadcast(partial_lse), out, lse};
   return merge_all(m, stream);
 }
 

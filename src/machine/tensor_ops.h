@@ -16,10 +16,10 @@ Status add(const Tensor& from, const Tensor& to, void* stream);      // to += fr
 // to = factor * from + keep * to. An operand with factor 0 is not read: `to` may be uninitialized. `from` may be `to`.
 Status scale_add(const Tensor& from, float factor, const Tensor& to, float keep, void* stream);
 
-// Merges one more partial result into a running one, row by row (merge of core/softmax.h). out_part has any floating
+// Merges one more partial result into a running one, row by row (merge of core/softmax.h). partial_out has any floating
 // dtype, out is f32, and both lse are f32 with one value per row, base e. A side whose lse is -inf is not read. Without
 // memory for out only lse is merged.
-Status merge(const Tensor& out_part, const Tensor& lse_part, const Tensor& out, const Tensor& lse, void* stream);
+Status merge(const Tensor& partial_out, const Tensor& partial_lse, const Tensor& out, const Tensor& lse, void* stream);
 
 namespace detail {
 
@@ -28,7 +28,7 @@ struct Combine {
   Tensor from{}, to{};
   float constant = 0.f, factor = 0.f, keep = 0.f;
 };
-struct Merge { Tensor out_part, lse_part, out, lse; };
+struct Merge { Tensor partial_out, partial_lse, out, lse; };
 
 }  // namespace detail
 

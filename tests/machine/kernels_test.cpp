@@ -378,7 +378,7 @@ TEST_P(Kernels, smaller_panels_give_the_same_bits) {
 }
 
 TEST_P(Kernels, panels_of_four_that_lie_apart_give_the_same_bits_as_one_panel) {
-  if (!m.scores_apart) GTEST_SKIP() << "this machine has no panel whose rows lie apart";
+  if (!m.scores_gathered) GTEST_SKIP() << "this machine has no panel whose rows lie apart";
   const CpuKernels* four = &m;
   while (four->rows > 4) ASSERT_TRUE(four = smaller_panels(*four));
   const int dim = 72, keys = 5 * m.keys, many = m.rows / 4;
@@ -402,13 +402,13 @@ TEST_P(Kernels, panels_of_four_that_lie_apart_give_the_same_bits_as_one_panel) {
     std::fill_n(zeros, 4 * dim, float(n));
     sums.insert(sums.begin(), zeros);
   }
-  m.scores_apart(queries.data(), k_tile.data(), keys, dim, s_apart.data(), top_apart.data());
+  m.scores_gathered(queries.data(), k_tile.data(), keys, dim, s_apart.data(), top_apart.data());
   EXPECT_EQ(top, top_apart);
   EXPECT_EQ(plain_of(s, keys), plain_of(s_apart, keys));
   m.weights(s.data(), keys, 1.f, ref.data(), sum.data(), p.data());
   std::fill_n(o.data(), m.rows * dim, 0.f);
   m.accumulate(p.data(), v_tile.data(), keys, 0, keys, dim, o.data());
-  m.accumulate_apart(p.data(), v_tile.data(), keys, keys, dim, sums.data());
+  m.accumulate_scattered(p.data(), v_tile.data(), keys, keys, dim, sums.data());
   Buffer<float> whole(size_t(m.rows) * dim), part(size_t(4 * dim));
   m.unpack(o.data(), dim, one.data(), m.rows, whole.data(), dim);
   for (int n = 0; n < many; ++n) {

@@ -351,10 +351,10 @@ class Task {
       to += int64_t(n) * m.rows;
       clear(to, to + int64_t(seen[g].last - of.last) * m.rows);
     }
-    const int room = count_ ? tiles_[0].packed.room : 0;
+    const int capacity = count_ ? tiles_[0].packed.capacity : 0;
     float *const dv = x_.dv + int64_t(before) * dim_v_, *const dk = x_.dk + int64_t(before) * dim_qk_;
-    if (a_.given(Role::dv)) accumulate(m, at(x_.p, m, begin), d_out, many, room, dim_v_, dv);
-    if (a_.given(Role::dk)) accumulate(m, at(x_.ds, m, begin), q, many, room, dim_qk_, dk);
+    if (a_.given(Role::dv)) accumulate(m, at(x_.p, m, begin), d_out, many, capacity, dim_v_, dv);
+    if (a_.given(Role::dk)) accumulate(m, at(x_.ds, m, begin), q, many, capacity, dim_qk_, dk);
     if (!a_.given(Role::dq)) return;
     to = 0;
     for (int g = 0; g < count_; to += int64_t(seen[g].last - seen[g].first) * m.rows, ++g)

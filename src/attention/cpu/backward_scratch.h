@@ -45,7 +45,7 @@ inline Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const
   Scratch x{};
   x.k_q = operand(tk * dim_qk), x.v_q = operand(tk * dim_v), x.k_v = operand(tk * dim_qk);
   x.queries.q_k = operand(tq * dim_qk), x.queries.q_v = operand(tq * dim_qk);
-  x.queries.do_k = operand(tq * dim_v), x.queries.do_v = operand(tq * dim_v), x.queries.room = plan.tile_q;
+  x.queries.do_k = operand(tq * dim_v), x.queries.do_v = operand(tq * dim_v), x.queries.capacity = plan.tile_q;
   x.dk = ws.take<float>(tk * dim_qk), x.dv = ws.take<float>(tk * dim_v);
   x.dq = ws.take<float>(size_t(rows_of_dq(plan, m, queries) * units_of_keys(p)) * dim_qk);
   x.s = ws.take<float>(all * rows), x.dp = ws.take<float>(all * rows);

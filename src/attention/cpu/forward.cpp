@@ -255,7 +255,7 @@ class Task {
       if (packed) runs[many++] = {keys_.v + segments_[g].packed * keys_.v_bytes, first, last - first};
       else runs[many++] = {x_.v, segments_[g].at + first, last - first};
     }
-    accumulate(m, x_.p, runs, many, packed ? keys_.room : m.tile, dim_v_, o_of(panel));
+    accumulate(m, x_.p, runs, many, packed ? keys_.capacity : m.tile, dim_v_, o_of(panel));
     if (leaves_out) add_left_out(panel, range, n);
   }
 

@@ -12,9 +12,9 @@ struct PackedKeys {
   int64_t k_bytes = 0, v_bytes = 0;      // per tile
   int64_t tiles_per_block = 1;
   int64_t slots = 0;                     // tiles per head
-  int room = 0;                          // keys per tile
+  int capacity = 0;                      // keys per tile
 
-  explicit operator bool() const { return room > 0; }
+  explicit operator bool() const { return capacity > 0; }
   int64_t slot(const Problem& p, int b, int head_kv, int64_t of_head) const {
     return (int64_t(b) * p.heads_kv + head_kv) * slots + of_head;
   }
@@ -26,9 +26,9 @@ inline PackedKeys carve_keys(Workspace& ws, const Plan& plan, const CpuKernels& 
   const int64_t blocks = by_head(p) ? ceil_div(p.len_k, size.k) : 0;
   if (!blocks || size.bound < int64_t(p.batch) * p.heads_kv * blocks) return {};
   PackedKeys all{.tiles_per_block = ceil_div(std::min(size.k, p.len_k), m.tile),
-                 .room = int(round_up(std::min({size.k, p.len_k, m.tile}), m.keys))};
+                 .capacity = int(round_up(std::min({size.k, p.len_k, m.tile}), m.keys))};
   all.slots = blocks * all.tiles_per_block;
-  all.k_bytes = packed_bytes(m, all.room, p.dim_qk), all.v_bytes = packed_bytes(m, all.room, p.dim_v);
+  all.k_bytes = packed_bytes(m, all.capacity, p.dim_qk), all.v_bytes = packed_bytes(m, all.capacity, p.dim_v);
   const int64_t every = all.slot(p, p.batch, 0, 0);
   all.k = ws.take<std::byte>(size_t(every * all.k_bytes));
   all.v = ws.take<std::byte>(size_t(every * all.v_bytes));
@@ -48,7 +48,7 @@ inline void pack_keys(const Problem& p, const Args& a, const CpuKernels& m, cons
   gather_keys(u, Role::k, int(first), count, rows);
   m.pack_k(rows, count, p.dim_qk, to.k + place * to.k_bytes);
   gather_keys(u, Role::v, int(first), count, rows);
-  m.pack_v(rows, count, p.dim_v, to.v + place * to.v_bytes, to.room);
+  m.pack_v(rows, count, p.dim_v, to.v + place * to.v_bytes, to.capacity);
 }
 
 }  // namespace attune::cpu

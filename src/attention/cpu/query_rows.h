@@ -9,7 +9,7 @@ namespace attune::cpu {
 // Operands of a query tile, for S, dK, dP and dV.
 struct Queries {
   std::byte *q_k, *q_v, *do_k, *do_v;
-  int room;
+  int capacity;
 };
 
 // With a block list, a key block has too few rows to amortize the packing of its queries. All queries are packed once
@@ -23,7 +23,7 @@ struct PackedQueries {
   Queries at(const Problem& p, int b, int h, int64_t slot) const {
     const int64_t n = (int64_t(b) * p.heads_q + h) * slots + slot;
     return {first.q_k + n * q_bytes, first.q_v + n * q_bytes, first.do_k + n * do_bytes, first.do_v + n * do_bytes,
-            first.room};
+            first.capacity};
   }
   // The rows of a tile within a unit.
   Rows rows(const Plan& plan, const Unit& u, int64_t slot) const {
@@ -39,8 +39,9 @@ inline PackedQueries carve_queries(Workspace& ws, const Plan& plan, const CpuKer
   PackedQueries all{.size = p.mask.blocks.q};
   all.tiles_per_block = ceil_div(std::min<int64_t>(all.size, p.len_q), plan.tile_q);
   all.slots = ceil_div(p.len_q, all.size) * all.tiles_per_block;
-  all.first.room = int(round_up(std::min({p.mask.blocks.q, p.len_q, plan.tile_q}), m.keys));
-  all.q_bytes = packed_bytes(m, all.first.room, p.dim_qk), all.do_bytes = packed_bytes(m, all.first.room, p.dim_v);
+  all.first.capacity = int(round_up(std::min({p.mask.blocks.q, p.len_q, plan.tile_q}), m.keys));
+  all.q_bytes = packed_bytes(m, all.first.capacity, p.dim_qk);
+  all.do_bytes = packed_bytes(m, all.first.capacity, p.dim_v);
   const int64_t every = int64_t(p.batch) * p.heads_q * all.slots;
   const auto operand = [&](int64_t bytes) { return ws.take<std::byte>(size_t(every * bytes)); };
   all.first.q_k = operand(all.q_bytes), all.first.q_v = operand(all.q_bytes);
@@ -76,10 +77,10 @@ void pack_queries(const Problem& p, const CpuKernels& m, const Unit& u, Rows til
   };
   gather(Role::q);
   m.pack_k(rows, n, p.dim_qk, to.q_k);
-  m.pack_v(rows, n, p.dim_qk, to.q_v, to.room);
+  m.pack_v(rows, n, p.dim_qk, to.q_v, to.capacity);
   gather(Role::d_out);
   m.pack_k(rows, n, p.dim_v, to.do_k);
-  m.pack_v(rows, n, p.dim_v, to.do_v, to.room);
+  m.pack_v(rows, n, p.dim_v, to.do_v, to.capacity);
 }
 
 }  // namespace attune::cpu

@@ -187,11 +187,11 @@ inline void fetch(const void* from, int64_t bytes) {
 }
 
 // o += p v over runs of keys, in order.
-inline void accumulate(const CpuKernels& m, const std::byte* p, const KeyRun* runs, int count, int room, int dim,
+inline void accumulate(const CpuKernels& m, const std::byte* p, const KeyRun* runs, int count, int capacity, int dim,
                        float* o) {
-  if (m.accumulate_runs) return m.accumulate_runs(p, runs, count, room, dim, o);
+  if (m.accumulate_runs) return m.accumulate_runs(p, runs, count, capacity, dim, o);
   for (int n = 0; n < count; p += int64_t(runs[n].n) * m.rows * m.operand_bytes, ++n)
-    m.accumulate(p, runs[n].v, room, runs[n].first, runs[n].n, dim, o);
+    m.accumulate(p, runs[n].v, capacity, runs[n].first, runs[n].n, dim, o);
 }
 
 // Stores o[r] * factor[r] to rows at any addresses, in the kernels' dtype or f32; `row` is scratch for a panel.

@@ -5,6 +5,7 @@
 // looked up its sequence and angles.
 #include "attention/gpu/append.h"
 #include "machine/cuda/launcher.h"
+#include "machine/cuda/vec16.h"
 
 namespace attune::cuda {
 namespace {
@@ -19,11 +20,6 @@ struct Params {
   uint32_t new_tokens, q_tokens;  // CTAs, over all sequences
 };
 
-template <class T, int Vec>
-struct alignas(sizeof(T) * Vec) Piece {
-  T at[Vec];
-};
-
 // The heads of a token.
 struct Heads {
   char* first;
@@ -32,33 +28,34 @@ struct Heads {
 };
 
 struct Angles {
-  int pairs = 0;  // 0: no rotation
-  bool apart = false;
+  int pairs = 0;        // 0: no rotation
+  bool halves = false;  // the pairs of rotary_half: (d, d + pairs)
   const float *cos = nullptr, *sin = nullptr;
 };
 
 // Copies the heads of a token, with their first 2 * pairs dims rotated.
-template <class T, int Vec>
+template <class T, int Width>
 __device__ void copy_token(const Heads& from, const Heads& to, const Angles& angles) {
-  using P = Piece<T, Vec>;
-  const int pieces = from.dim / Vec, pairs = angles.pairs;
-  for (int i = int(threadIdx.x); i < from.count * pieces; i += kThreads) {
-    const int h = i / pieces, d = (i - h * pieces) * Vec;
+  using P = Vector<T, Width>;
+  const int vectors = from.dim / Width, pairs = angles.pairs;
+  for (int i = int(threadIdx.x); i < from.count * vectors; i += kThreads) {
+    const int h = i / vectors, d = (i - h * vectors) * Width;
     const T* x = reinterpret_cast<const T*>(from.first + h * from.step);
     const P mine = *reinterpret_cast<const P*>(x + d);
     P made = mine;
     if (d < 2 * pairs) {
-      // The partner of d is its neighbour, in the same chunk unless Vec is 1; or it lies one half further on, or back.
-      const bool apart = angles.apart, high = apart && d >= pairs;
-      const int other = apart ? (high ? d - pairs : d + pairs) : Vec == 1 ? d ^ 1 : d;
+      // The partner of d is its neighbour, in the same vector unless Width is 1; or it lies one half of the pairs' dims
+      // further on, or back.
+      const bool halves = angles.halves, high = halves && d >= pairs;
+      const int other = halves ? (high ? d - pairs : d + pairs) : Width == 1 ? d ^ 1 : d;
       const P theirs = *reinterpret_cast<const P*>(x + other);
 #pragma unroll
-      for (int n = 0; n < Vec; ++n) {
-        const bool second = apart ? high : (d + n) % 2;
-        const int pair = apart ? (high ? d - pairs : d) + n : (d + n) / 2;
-        const float a = float(mine.at[n]), in_step = float(theirs.at[n]), beside = float(theirs.at[(n ^ 1) % Vec]);
-        const float b = apart || Vec == 1 ? in_step : beside, c = angles.cos[pair], s = angles.sin[pair];
-        made.at[n] = T(second ? b * s + a * c : a * c - b * s);
+      for (int n = 0; n < Width; ++n) {
+        const bool second = halves ? high : (d + n) % 2;
+        const int pair = halves ? (high ? d - pairs : d) + n : (d + n) / 2;
+        const float a = float(mine.x[n]), in_step = float(theirs.x[n]), beside = float(theirs.x[(n ^ 1) % Width]);
+        const float b = halves || Width == 1 ? in_step : beside, c = angles.cos[pair], s = angles.sin[pair];
+        made.x[n] = T(second ? b * s + a * c : a * c - b * s);
       }
     }
     *reinterpret_cast<P*>(to.first + h * to.step + d * int(sizeof(T))) = made;
@@ -69,7 +66,7 @@ __device__ Heads heads_of(const Tensor& t, char* first) {
   return {first, t.stride.head * size_of(t.dtype), t.extent.head, t.extent.dim};
 }
 
-template <class T, int Vec>
+template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) append_kernel(const __grid_constant__ Params x) {
   const Problem& p = x.problem;
   const DenseArgs& a = x.args;
@@ -83,22 +80,22 @@ __global__ void __launch_bounds__(kThreads) append_kernel(const __grid_constant_
     if (!is_new && n >= s.len_q) return;
     const int64_t position = is_new ? new_key_position(p, a, s, n) : query_position(p, s, n);
     angles.cos = rotary_row(a, Role::rotary_cos, position), angles.sin = rotary_row(a, Role::rotary_sin, position);
-    angles.pairs = angles.cos ? a[Role::rotary_cos].extent.dim : 0, angles.apart = p.has(Option::rotary_half);
+    angles.pairs = angles.cos ? a[Role::rotary_cos].extent.dim : 0, angles.halves = p.has(Option::rotary_half);
   }
   if (!is_new) {
     const int64_t row = s.q_first + n;
-    copy_token<T, Vec>(heads_of(a[Role::q], row_address(a[Role::q], s.q_batch, row, 0)),
-                        heads_of(x.rotated, row_address(x.rotated, s.q_batch, row, 0)), angles);
+    copy_token<T, Width>(heads_of(a[Role::q], row_address(a[Role::q], s.q_batch, row, 0)),
+                         heads_of(x.rotated, row_address(x.rotated, s.q_batch, row, 0)), angles);
     return;
   }
   char *k = appended_row(p, a, Role::k, b, n, 0), *v = appended_row(p, a, Role::v, b, n, 0);
   if (!k || !v) return;
-  copy_token<T, Vec>(heads_of(a[Role::k_new], row_address(a[Role::k_new], b, n, 0)), heads_of(a[Role::k], k), angles);
-  copy_token<T, Vec>(heads_of(a[Role::v_new], row_address(a[Role::v_new], b, n, 0)), heads_of(a[Role::v], v), {});
+  copy_token<T, Width>(heads_of(a[Role::k_new], row_address(a[Role::k_new], b, n, 0)), heads_of(a[Role::k], k), angles);
+  copy_token<T, Width>(heads_of(a[Role::v_new], row_address(a[Role::v_new], b, n, 0)), heads_of(a[Role::v], v), {});
 }
 
 // True if rows can be copied 16 bytes at a time.
-bool in_pieces(const Problem& p, const Args& a) {
+bool allows_vectors(const Problem& p, const Args& a) {
   const int vec = 16 / size_of(p.dtype.q);
   for (const Role r : {Role::q, Role::k, Role::v, Role::k_new, Role::v_new}) {
     const Tensor& t = a[r];
@@ -134,7 +131,7 @@ Status append_then(Attend attend, const Plan& plan, const Args& a, Workspace ws,
   static constinit SharedMemoryOptIn ready;  // for all of these kernels: none has dynamic shared memory
   const Launcher launcher(plan.backend->name, p, plan.device.index, stream);
   if (!launcher.status.ok()) return launcher.status;
-  if (Status s = launcher({.kernel = kernel_for(p.dtype.q, in_pieces(p, a)), .ready = &ready,
+  if (Status s = launcher({.kernel = kernel_for(p.dtype.q, allows_vectors(p, a)), .ready = &ready,
                            .blocks = int64_t(x.new_tokens) + x.q_tokens, .threads = kThreads},
                           x);
       !s.ok())

@@ -34,7 +34,7 @@ struct BackwardParams {
   Kept kept;
   bool shared_keys;  // sequences may share keys: gradients are added to the existing values
   ListOrder order;   // order of the CTAs of the dK/dV kernel; prepare computes it
-  int* apart;        // null, or a flag: no two lists share entries, so the list by key block of this run is valid
+  int* disjoint;     // null, or a flag: no two lists share entries, so the list by key block of this run is valid
   bool running;      // the run accumulates: gradients are f32 and added to the previous ones
   uint64_t*
       large_logits;  // null, or receives `launch` from prepare if a row has large logits (core/large_logit.h)
@@ -92,20 +92,20 @@ __device__ inline void store_sums(const float* sums, float* rows, int64_t stride
 }
 
 // Lists that are stored one after another share no entries. Called by one CTA.
-__device__ inline void find_apart(const BackwardParams& x) {
+__device__ inline void find_disjoint(const BackwardParams& x) {
   const Tensor& t = x.args[Role::block_begin];
   const int rows = int(ceil_div(x.problem.len_q, x.problem.mask.blocks.q)), lists = t.extent.batch * t.extent.head;
-  bool apart = true;
+  bool disjoint = true;
   for (int n = threadIdx.x; n < lists; n += blockDim.x) {
     const int32_t* begin = x.args.row<const int32_t>(Role::block_begin, n / t.extent.head, 0, n % t.extent.head);
-    for (int row = 0; row < rows; ++row) apart &= begin[row] <= begin[row + 1];
+    for (int row = 0; row < rows; ++row) disjoint &= begin[row] <= begin[row + 1];
     if (n + 1 == lists) continue;
     const int next = n + 1;
-    apart &= begin[rows] <=
+    disjoint &= begin[rows] <=
              *x.args.row<const int32_t>(Role::block_begin, next / t.extent.head, 0, next % t.extent.head);
   }
-  const bool all = __syncthreads_and(apart);
-  if (threadIdx.x == 0) *x.apart = all;
+  const bool all = __syncthreads_and(disjoint);
+  if (threadIdx.x == 0) *x.disjoint = all;
 }
 
 // ordered: CTA 0 computes the order of the CTAs that own keys.
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(256) prepare_kernel(const __grid_constant__ Ba
   if constexpr (ordered) {
     if (blockIdx.x == 0) {
       find_order<256>(x.order, p, a);
-      if (x.apart) find_apart(x);
+      if (x.disjoint) find_disjoint(x);
       return;
     }
   }
@@ -200,31 +200,31 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Bac
   float* const tile = all[threadIdx.x / 32];
   for (int n = threadIdx.x / 32; n < kRowsOfPrepare / 16 * across; n += 8) {
     const int row0 = n / across * 16, column0 = n % across * 32;
-    Accumulator part[4];
+    Accumulator fragments[4];
     if constexpr (transposed) {
       const TransposedTile sums{x.padded};
       const int query = at.first + row0;
       const float* from = x.dq + (at.index - at.first) * x.dq_pitch;
 #pragma unroll
       for (int f = 0; f < 4; ++f)
-        part[f] =
+        fragments[f] =
             read_fragment(from + sums.fragment(query + f % 2 * 8, column0 + f / 2 * TransposedTile::kColumns), lane);
 #pragma unroll
       for (int f = 0; f < 4; ++f)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           tile[(f % 2 * 8 + sums.query(lane, e)) * kPitch + f / 2 * TransposedTile::kColumns + sums.column(lane, e)] =
-              part[f].c[e] * scale;
+              fragments[f].c[e] * scale;
     } else {
       const float* from = x.dq + (at.index + row0) * x.dq_pitch + column0 / 8 * kFragment;
 #pragma unroll
-      for (int f = 0; f < 4; ++f) part[f] = read_fragment(from + f * kFragment, lane);
+      for (int f = 0; f < 4; ++f) fragments[f] = read_fragment(from + f * kFragment, lane);
 #pragma unroll
       for (int f = 0; f < 4; ++f)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           *reinterpret_cast<float2*>(tile + (half * 8 + lane / 4) * kPitch + f * 8 + lane % 4 * 2) = {
-              part[f].c[2 * half] * scale, part[f].c[2 * half + 1] * scale};
+              fragments[f].c[2 * half] * scale, fragments[f].c[2 * half + 1] * scale};
     }
     __syncwarp();
 #pragma unroll
@@ -256,15 +256,15 @@ static __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant_
       if (lse != INFINITY) sum -= exp2f(exponent_of_weight(sink, lse)) * row.y;
     }
   }
-  __shared__ float part[256];
-  part[threadIdx.x] = sum;
+  __shared__ float sums[256];
+  sums[threadIdx.x] = sum;
   for (int n = 128; n; n /= 2) {
     __syncthreads();
-    if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
+    if (threadIdx.x < n) sums[threadIdx.x] += sums[threadIdx.x + n];
   }
   if (threadIdx.x > 0) return;
   float* to = x.args.row<float>(Role::d_sinks, 0, 0, h);
-  const float all = part[0] * x.kept.out;
+  const float all = sums[0] * x.kept.out;
   *to = x.running ? *to + all : all;
 }
 

@@ -10,12 +10,12 @@ namespace attune::sm80 {
 // Query tiles (lists by query block) or key tiles (by key block), in the order of an unsorted grid: tile after tile of
 // a (sequence, head) pair, last first if `falling`; or, where lengths differ, pair after pair of a tile.
 struct ListOrder {
-  int32_t* place;        // [heads * tiles]: work item of each CTA; null: its own index
-  Role begin;            // block_begin or block_begin_k
-  Divisor tiles, heads;  // tiles per pair; heads per sequence
-  Divisor pieces;        // tiles per block of the list
+  int32_t* place;           // [heads * tiles]: work item of each CTA; null: its own index
+  Role begin;               // block_begin or block_begin_k
+  Divisor tiles, heads;     // tiles per pair; heads per sequence
+  Divisor tiles_per_block;  // tiles per block of the list
   uint32_t batch;
-  uint32_t group;        // query heads per pair
+  uint32_t group;           // query heads per pair
   bool falling, by_tile;
 
   __host__ __device__ uint32_t count() const { return batch * heads.by * tiles.by; }
@@ -23,7 +23,7 @@ struct ListOrder {
     const uint32_t all = batch * heads.by;
     uint32_t pair = by_tile ? n % all : tiles.divide(n), tile = by_tile ? n / all : tiles.rest(n);
     if (falling) tile = tiles.by - 1 - tile;
-    const int row = int(pieces.divide(tile));
+    const int row = int(tiles_per_block.divide(tile));
     uint32_t sum = 0;
     for (uint32_t g = 0; g < group; ++g) {
       const int head = int(heads.rest(pair) * group + g);

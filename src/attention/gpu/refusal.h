@@ -17,8 +17,8 @@ class Refusal {
   }
 
   // `good`: the requirement holds. Otherwise `why` is the reason, unless there is one already.
-  template <class... Part>
-  Refusal& require(bool good, const Part&... why) {
+  template <class... Why>
+  Refusal& require(bool good, const Why&... why) {
     if (!good && status_.ok()) status_.code = Code::unsupported, status_.message = join(who_, ": ", why...);
     return *this;
   }

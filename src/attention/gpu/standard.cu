@@ -63,7 +63,7 @@ Carved carve(Workspace& w, const Problem& p) {
   x.d_out = w.take<char>(back * rows * pitch_v * in), x.dq = w.take<char>(back * rows * pitch_qk * grad);
   x.dk = w.take<char>(back * keys * pitch_qk * grad), x.dv = w.take<char>(back * keys * pitch_v * grad);
   const bool sinks = back && p.has(Option::sink);
-  x.sink_part = w.take<float>(sinks ? size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q) : 0);
+  x.sink_terms = w.take<float>(sinks ? size_t(p.batch) * size_t(p.heads_q) * size_t(p.len_q) : 0);
   return c;
 }
 
@@ -113,7 +113,7 @@ struct Call {
   Call(const Plan& made, const Args& args, const Carved& c, const cuda::Launcher& launches)
       : plan(made), p(made.problem), a(args), launcher(launches), x(c.params), scratch(c.scratch) {
     x.args = dense(args);
-    if (!a.given(Role::d_sinks)) x.sink_part = nullptr;
+    if (!a.given(Role::d_sinks)) x.sink_terms = nullptr;
     if (!a.given(Role::d_bias) || (rows_own_bias() && !p.has(Option::accumulate))) x.db = nullptr;
     x.uniform = p.keys == KeySource::linear && !has_sequence_tensors(a);
     if (x.uniform) x.seq = sequence(p, a, 0);
@@ -305,7 +305,7 @@ struct Call {
           if (Status f = each_row<standard::gather_kernel>(which); !f.ok()) return f;
       if (Status f = back ? backward<T>(shared) : forward<T>(); !f.ok()) return f;
     }
-    return x.sink_part ? launch<standard::sink_kernel>(p.heads_q, 256) : Status::good();
+    return x.sink_terms ? launch<standard::sink_kernel>(p.heads_q, 256) : Status::good();
   }
 };
 

@@ -34,7 +34,7 @@ struct Params {
   char *q, *k, *v, *out;               // packed rows [KV head][group][len_q] and [KV head][len_k]
   char *d_out, *dq, *dk, *dv;          // backward
   float* before;                       // [KV head][group][len_q]: factor of the running output
-  float* sink_part;                    // [batch][head][len_q]: contribution of each row to d_sinks, or null
+  float* sink_terms;                   // [batch][head][len_q]: contribution of each row to d_sinks, or null
   int64_t rows;                        // of a copy or a clear
   Role cleared;
 };
@@ -299,8 +299,8 @@ __device__ RowGradient row_gradient(const Params& x, const Row& at, float* scrat
   delta = reduce<Threads>(delta, scratch, Plus());
   if (there && a.given(Role::d_lse)) delta -= *a.row<const float>(Role::d_lse, at.seq.q_batch, token, at.h);
   const bool empty = lse == -INFINITY;
-  if (lane == 0 && x.sink_part)
-    x.sink_part[(int64_t(at.b) * p.heads_q + at.h) * p.len_q + at.i] =
+  if (lane == 0 && x.sink_terms)
+    x.sink_terms[(int64_t(at.b) * p.heads_q + at.h) * p.len_q + at.i] =
         empty ? 0.f : -expf(*a.row<const float>(Role::sinks, 0, 0, at.h) - lse) * delta;
   return {lse_of_weights(lse), delta, empty};
 }

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(256) sink_kernel(const __grid_constant__ Param
   const int h = blockIdx.x;
   double sum = 0;
   for (int64_t n = threadIdx.x; n < int64_t(p.batch) * p.len_q; n += 256)
-    sum += x.sink_part[(n / p.len_q * p.heads_q + h) * p.len_q + n % p.len_q];
+    sum += x.sink_terms[(n / p.len_q * p.heads_q + h) * p.len_q + n % p.len_q];
   scratch[threadIdx.x] = sum;
   __syncthreads();
   for (int step = 128; step; step /= 2) {

@@ -40,7 +40,7 @@ struct QueryRows {
     return {x.problem.mask.blocks, x.args.row<const int32_t>(Role::block_begin, b, 0, head),
             x.args.row<const int32_t>(Role::block_column)};
   }
-  __device__ static int pieces(const Blocks& size) { return (size.k + TileK - 1) / TileK; }
+  __device__ static int tiles_per_block(const Blocks& size) { return (size.k + TileK - 1) / TileK; }
 
   __device__ void find(const F32Call& x) {
     const Problem& p = x.problem;
@@ -52,23 +52,23 @@ struct QueryRows {
     const Blocks size = p.mask.blocks;
     int64_t from = int64_t(own) * TileQ, until = from + TileQ;
     if (size.q) {  // the rows lie within one query block
-      const int pieces = (size.q + TileQ - 1) / TileQ;
-      const int64_t start = int64_t(own / pieces) * size.q;
-      from = start + own % pieces * TileQ, until = min(from + TileQ, start + size.q);
+      const int per_block = (size.q + TileQ - 1) / TileQ;
+      const int64_t start = int64_t(own / per_block) * size.q;
+      from = start + own % per_block * TileQ, until = min(from + TileQ, start + size.q);
     }
     first = clamp(from, 0, seq.len_q), rows = clamp(until, 0, seq.len_q) - first;
     if (rows <= 0) return;
     const int end = first + rows - 1;
     open_first = walk().first_key(end), open_last = walk().last_key(first);
     first_tile = size.q ? 0 : walk().first_key(first) / TileK;
-    tiles = size.q ? list(x).count(first / size.q) * pieces(size)
+    tiles = size.q ? list(x).count(first / size.q) * tiles_per_block(size)
                    : max(0, int(ceil_div(walk().last_key(end), TileK)) - first_tile);
   }
   __device__ Tile tile(const F32Call& x, int n) const {
     int64_t from = int64_t(first_tile + n) * TileK, until = from + TileK;
     if (const Blocks size = x.problem.mask.blocks; size.q) {
-      const int64_t begin = int64_t(list(x).key_block(first / size.q, n / pieces(size))) * size.k;
-      from = begin + n % pieces(size) * TileK, until = min(from + TileK, begin + size.k);
+      const int64_t begin = int64_t(list(x).key_block(first / size.q, n / tiles_per_block(size))) * size.k;
+      from = begin + n % tiles_per_block(size) * TileK, until = min(from + TileK, begin + size.k);
     }
     const int end = clamp(until, 0, seq.len_k), start = clamp(from, 0, end);
     return {start, end, open_first > start || open_last < start + TileK || end < start + TileK};
@@ -145,29 +145,29 @@ template <bool three, class Tiles, int kM, int kN>
 __device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t y, int row, int lane) {
   using X = typename Tiles::X;
   using Y = typename Tiles::Y;
-  // tf32x3: kPart fragments have partial sums that fit in registers beside the sums; kSpan is the number of terms of a
+  // tf32x3: the partial sums of kAtOnce fragments fit in registers beside the sums; kSpan is the number of terms of a
   // partial sum. It is small, because an error in a score is an error in its exponential and grows with the score.
-  constexpr int kPart = three && kM * kN > 8 ? kN / 2 : kN, kSpan = three ? 32 : X::kColumns;
+  constexpr int kAtOnce = three && kM * kN > 8 ? kN / 2 : kN, kSpan = three ? 32 : X::kColumns;
   constexpr int kTogether = three ? 2 : 4;
-  static_assert(X::kColumns == Y::kColumns && kPart % 2 == 0);
+  static_assert(X::kColumns == Y::kColumns && kAtOnce % 2 == 0);
   const uint32_t x_first = x + X::offset(row + lane % 16, lane / 16 * 4);
   const uint32_t y_first = y + Y::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 4);
-  const auto columns = [&](Accumulator(&to)[kM * kPart], int first, int from) {
+  const auto columns = [&](Accumulator(&to)[kM * kAtOnce], int first, int from) {
 #pragma unroll
-    for (int n = 0; n < kM * kPart; ++n) to[n] = {};
+    for (int n = 0; n < kM * kAtOnce; ++n) to[n] = {};
 #pragma unroll kTogether
     for (int k = from; k < from + kSpan; k += 8) {
       OperandA<three> one[kM];
 #pragma unroll
       for (int m = 0; m < kM; ++m) load_rows<three>(one[m], X::further(x_first, k) + m * 16 * 128);
 #pragma unroll
-      for (int n = 0; n < kPart; n += 2) {
+      for (int n = 0; n < kAtOnce; n += 2) {
         OperandB<three> two[2];
         load_columns<three>(two, Y::further(y_first, k) + (first + n) * 8 * 128);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          multiply_add<three>(to[m * kPart + n], one[m], two[0]);
-          multiply_add<three>(to[m * kPart + n + 1], one[m], two[1]);
+          multiply_add<three>(to[m * kAtOnce + n], one[m], two[0]);
+          multiply_add<three>(to[m * kAtOnce + n + 1], one[m], two[1]);
         }
       }
     }
@@ -176,15 +176,15 @@ __device__ inline void dot_rows(Accumulator (&s)[kM * kN], uint32_t x, uint32_t 
 #pragma unroll
     for (int n = 0; n < kM * kN; ++n) s[n] = {};
 #pragma unroll
-    for (int first = 0; first < kN; first += kPart)
+    for (int first = 0; first < kN; first += kAtOnce)
 #pragma unroll 1
       for (int k = 0; k < X::kColumns; k += kSpan) {
-        Accumulator part[kM * kPart];
-        columns(part, first, k);
+        Accumulator partial[kM * kAtOnce];
+        columns(partial, first, k);
 #pragma unroll
         for (int m = 0; m < kM; ++m)
 #pragma unroll
-          for (int n = 0; n < kPart; ++n) add(s[m * kN + first + n], part[m * kPart + n]);
+          for (int n = 0; n < kAtOnce; ++n) add(s[m * kN + first + n], partial[m * kAtOnce + n]);
       }
   } else {
     columns(s, 0, 0);
@@ -199,7 +199,7 @@ __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const A
   constexpr int kColumns = Y::kColumns / 8, kSpan = three ? 2 : kColumns;  // fragments at once
 #pragma unroll
   for (int first = 0; first < kColumns; first += kSpan) {
-    Accumulator part[three ? kM : 1][three ? kSpan : 1] = {};
+    Accumulator partial[three ? kM : 1][three ? kSpan : 1] = {};
 #pragma unroll
     for (int k = 0; k < kN; ++k) {
       OperandA<three> one[kM];
@@ -212,7 +212,7 @@ __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const A
         load_transposed<three>(two, Y::further(even, column) + k * 1024, Y::further(odd, column) + k * 1024);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          if constexpr (three) multiply_add<three>(part[m][d], one[m], two);
+          if constexpr (three) multiply_add<three>(partial[m][d], one[m], two);
           else multiply_add<three>(acc[m][d], one[m], two);
         }
       }
@@ -221,7 +221,7 @@ __device__ inline void add_rows(Accumulator (&acc)[kM][Y::kColumns / 8], const A
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
-        for (int d = 0; d < kSpan; ++d) add(acc[m][first + d], part[m][d]);
+        for (int d = 0; d < kSpan; ++d) add(acc[m][first + d], partial[m][d]);
     }
   }
 }

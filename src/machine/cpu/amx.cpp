@@ -4,7 +4,7 @@
 // operand tile is used twice. Rows lie across vectors here, and keys or dims along lanes: the weights of a row are
 // stored as the row of an operand, and only k is transposed, once per tile.
 //   q [dim / 32][rows][32]   k [n / 32][dim / 32][2][16 pairs of dims][16 keys][2]   s, p [key / 32][rows][32 keys]
-//   v [dim / 32][room / 32][2][16 pairs of keys][16 dims][2]                         o [dim / 32][rows][32 dims]
+//   v [dim / 32][capacity / 32][2][16 pairs of keys][16 dims][2]                         o [dim / 32][rows][32 dims]
 #include "machine/cpu/avx512.h"
 
 namespace attune {
@@ -136,11 +136,11 @@ void pack_k(const void* const* rows, int n, int dim, void* to) {
       }
 }
 
-void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
+void pack_v(const void* const* rows, int n, int dim, void* to, int capacity) {
   for (int j = 0; j < (n + kSide - 1) / kSide * kSide; j += 2) {
     const auto *x = row_or_zeros<Bf16>(rows, j, n), *y = row_or_zeros<Bf16>(rows, j + 1, n);
     char* v = static_cast<char*>(to) + j / kSide * kBlock + j % kSide / 2 * kRow;
-    for (int d = 0; d < dim; d += kSide, v += int64_t(room) * kRow) {
+    for (int d = 0; d < dim; d += kSide, v += int64_t(capacity) * kRow) {
       const Pairs both = paired(load_dims(x, d, dim), load_dims(y, d, dim));
       _mm512_storeu_si512(v, both.first);
       _mm512_storeu_si512(v + kHalf, both.second);
@@ -173,10 +173,10 @@ void scores(const void* q, const void* k_tile, int n, int dim, float* s, float* 
   store_top(best, top);
 }
 
-void accumulate(const void* p, const void* v_tile, int room, int first, int n, int dim, float* o) {
+void accumulate(const void* p, const void* v_tile, int capacity, int first, int n, int dim, float* o) {
   const char* v = static_cast<const char*>(v_tile) + first / kSide * kBlock;
   _tile_loadconfig(&kConfig);
-  for (int d = 0; d < dim; d += kSide, v += int64_t(room) * kRow, o += kSide * kSide) {
+  for (int d = 0; d < dim; d += kSide, v += int64_t(capacity) * kRow, o += kSide * kSide) {
     load_block(o);
     product(static_cast<const char*>(p), v, n / kSide);
     store_block(o);

@@ -2,7 +2,7 @@
 // x86 AVX-512 with VDPBF16PS: bf16 operands, f32 accumulation, P (and dS) rounded to bf16. A lane of the instruction
 // adds the products of a pair, so operands are those of the f32 kernels with pairs for elements: of dims in the first
 // product, of keys in the second. s and o are the same.
-//   q [dim / 2][rows][2]   k [n / 8][dim / 2][8][2]   v [dim / 8][room / 2][8][2]   p [key / 2][rows][2]
+//   q [dim / 2][rows][2]   k [n / 8][dim / 2][8][2]   v [dim / 8][capacity / 2][8][2]   p [key / 2][rows][2]
 #include "machine/cpu/avx512.h"
 
 namespace attune {
@@ -56,11 +56,11 @@ void pack_q(const void* const* rows, int n, int dim, float, void* to) {
 void pack_k(const void* const* rows, int n, int dim, void* to) {
   for (int j = 0; j < n; j += 8) pack_rows(rows, j, n, dim, static_cast<float*>(to) + int64_t(j) * dim / 2, kTileN);
 }
-void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
+void pack_v(const void* const* rows, int n, int dim, void* to, int capacity) {
   for (int j = 0; j < (n + 7) / 8 * 8; j += 2) {
     const auto *x = x86::row_or_zeros<Bf16>(rows, j, n), *y = x86::row_or_zeros<Bf16>(rows, j + 1, n);
     char* v = static_cast<char*>(to) + int64_t(j) * kTileN * 2;
-    for (int d = 0; d < dim; d += 8, v += int64_t(room) * kTileN * 2) {
+    for (int d = 0; d < dim; d += 8, v += int64_t(capacity) * kTileN * 2) {
       const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + d));
       const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(y + d));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(v), _mm_unpacklo_epi16(a, b));

@@ -36,8 +36,8 @@ struct CpuKernels {
   // dims beyond `dim`.
   void (*pack_q)(const void* const* rows, int n, int dim, float scale, void* q);  // one panel
   void (*pack_k)(const void* const* rows, int n, int dim, void* k);               // one tile, for `scores`
-  // One tile with room for `room` keys (at least n, a multiple of `keys`), for `accumulate`.
-  void (*pack_v)(const void* const* rows, int n, int dim, void* v, int room);
+  // One tile with a capacity of `capacity` keys (at least n, a multiple of `keys`), for `accumulate`.
+  void (*pack_v)(const void* const* rows, int n, int dim, void* v, int capacity);
 
   // s = q k^T for a panel and n keys (a multiple of `keys`), and the maximum of each row.
   void (*scores)(const void* q, const void* k, int n, int dim, float* s, float* top);
@@ -49,15 +49,15 @@ struct CpuKernels {
   float (*rounded_weight)(float) = nullptr;
   // o[r] *= factor[r]
   void (*rescale)(float* o, int dim, const float* factor);
-  // o += p v over keys [first, first + n) of a tile packed with room for `room`; p begins at key `first`
-  void (*accumulate)(const void* p, const void* v, int room, int first, int n, int dim, float* o);
-  // The same over several runs of keys, each in its own tile packed with `room`; p continues from one run to the next.
-  // Null if an instruction set gains nothing: cpu::accumulate() then adds run by run.
-  void (*accumulate_runs)(const void* p, const KeyRun* runs, int count, int room, int dim, float* o) = nullptr;
+  // o += p v over keys [first, first + n) of a tile packed with `capacity`; p begins at key `first`
+  void (*accumulate)(const void* p, const void* v, int capacity, int first, int n, int dim, float* o);
+  // The same over several runs of keys, each in its own tile packed with `capacity`; p continues from one run to the
+  // next. Null if an instruction set gains nothing: cpu::accumulate() then adds run by run.
+  void (*accumulate_runs)(const void* p, const KeyRun* runs, int count, int capacity, int dim, float* o) = nullptr;
   // `scores` and `accumulate` for a panel composed of smaller panels of four rows, whose operands or sums lie at any
   // addresses; s and p are whole panels. Null if an instruction set has no such panels.
-  void (*scores_apart)(const void* const* q, const void* k, int n, int dim, float* s, float* top) = nullptr;
-  void (*accumulate_apart)(const void* p, const void* v, int room, int n, int dim, float* const* o) = nullptr;
+  void (*scores_gathered)(const void* const* q, const void* k, int n, int dim, float* s, float* top) = nullptr;
+  void (*accumulate_scattered)(const void* p, const void* v, int capacity, int n, int dim, float* const* o) = nullptr;
   // o[r] += x for one row; dim is that of o
   void (*add_row)(const float* x, int dim, int r, float* o);
   // to[r * stride + d] = o[r][d] * factor[r], for the first n rows

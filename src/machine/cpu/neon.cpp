@@ -44,14 +44,14 @@ void pack_k(const void* const* rows, int n, int dim, void* to) {
   for (int j = 0; j < n; j += 8) interleave<T, 2>(rows, j, n, dim, static_cast<float*>(to) + int64_t(j) * dim, 1.f);
 }
 
-// [dim / 8][room][8]
+// [dim / 8][capacity][8]
 template <class T>
-void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
+void pack_v(const void* const* rows, int n, int dim, void* to, int capacity) {
   for (int j = 0; j < (n + 7) / 8 * 8; j += 4) {
     const T* x[4];
     for (int a = 0; a < 4; ++a) x[a] = row_or_zeros<T>(rows, j + a, n);
     float* v = static_cast<float*>(to) + j * 8;
-    for (int d = 0; d < dim; d += 8, v += int64_t(8) * room)
+    for (int d = 0; d < dim; d += 8, v += int64_t(8) * capacity)
       unroll<8>([&](auto a) { vst1q_f32(v + 4 * a, load4(x[a / 2] + d + 4 * (a % 2))); });
   }
 }
@@ -145,13 +145,14 @@ struct Panels {
       }
   }
 
-  static void accumulate_runs(const void* p_panel, const KeyRun* runs, int count, int room, int dim, float* o) {
+  static void accumulate_runs(const void* p_panel, const KeyRun* runs, int count, int capacity, int dim, float* o) {
     for (int d = 0; d < dim; d += 8, o += 8 * kRows) {
       float32x4_t acc[kRows][2];
       unroll<2 * kRows>([&](auto a) { acc[a / 2][a % 2] = vld1q_f32(o + 4 * a); });
       const float* p = static_cast<const float*>(p_panel);
       for (const KeyRun* run = runs; run < runs + count; ++run) {
-        const float *v = static_cast<const float*>(run->v) + int64_t(d) * room + 8 * run->first, *end = v + 8 * run->n;
+        const float* v = static_cast<const float*>(run->v) + int64_t(d) * capacity + 8 * run->first;
+        const float* const end = v + 8 * run->n;
 #pragma GCC unroll 4
         for (; v < end; p += kRows, v += 8) {
           float32x4_t rows[V];
@@ -167,9 +168,9 @@ struct Panels {
       unroll<2 * kRows>([&](auto a) { vst1q_f32(o + 4 * a, acc[a / 2][a % 2]); });
     }
   }
-  static void accumulate(const void* p, const void* v, int room, int first, int n, int dim, float* o) {
+  static void accumulate(const void* p, const void* v, int capacity, int first, int n, int dim, float* o) {
     const KeyRun run{v, first, n};
-    accumulate_runs(p, &run, 1, room, dim, o);
+    accumulate_runs(p, &run, 1, capacity, dim, o);
   }
 
   static void add_row(const float* x, int dim, int r, float* o) {

@@ -128,29 +128,29 @@ void narrow(const float* from, int64_t n, void* to) {
 // A number times 0 is 0, but for NaN and infinities.
 template <class T>
 bool finite(const void* const* rows, int n, int dim) {
-  float32x4_t part[4];
+  float32x4_t sums[4];
   const float32x4_t zero = vdupq_n_f32(0);
-  unroll<4>([&](auto i) { part[i] = zero; });
+  unroll<4>([&](auto i) { sums[i] = zero; });
   for (int r = 0; r < n; ++r) {
     const T* x = static_cast<const T*>(rows[r]);
     int d = 0;
     for (; d + 16 <= dim; d += 16)
-      unroll<4>([&](auto i) { part[i] = vfmaq_f32(part[i], load4(x + d + 4 * i), zero); });
-    for (; d < dim; d += 4) part[0] = vfmaq_f32(part[0], load4(x + d), zero);
+      unroll<4>([&](auto i) { sums[i] = vfmaq_f32(sums[i], load4(x + d + 4 * i), zero); });
+    for (; d < dim; d += 4) sums[0] = vfmaq_f32(sums[0], load4(x + d), zero);
   }
-  return vaddvq_f32(vaddq_f32(vaddq_f32(part[0], part[1]), vaddq_f32(part[2], part[3]))) == 0.f;
+  return vaddvq_f32(vaddq_f32(vaddq_f32(sums[0], sums[1]), vaddq_f32(sums[2], sums[3]))) == 0.f;
 }
 
 // Uses four sums of four, which the scheduler can overlap.
 template <class T>
 float dot(const void* a, const void* b, int n) {
   const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
-  float32x4_t part[4];
-  unroll<4>([&](auto i) { part[i] = vdupq_n_f32(0); });
+  float32x4_t sums[4];
+  unroll<4>([&](auto i) { sums[i] = vdupq_n_f32(0); });
   int d = 0;
   for (; d + 16 <= n; d += 16)
-    unroll<4>([&](auto i) { part[i] = vfmaq_f32(part[i], load4(x + d + 4 * i), load4(y + d + 4 * i)); });
-  float sum = vaddvq_f32(vaddq_f32(vaddq_f32(part[0], part[1]), vaddq_f32(part[2], part[3])));
+    unroll<4>([&](auto i) { sums[i] = vfmaq_f32(sums[i], load4(x + d + 4 * i), load4(y + d + 4 * i)); });
+  float sum = vaddvq_f32(vaddq_f32(vaddq_f32(sums[0], sums[1]), vaddq_f32(sums[2], sums[3])));
   for (; d < n; ++d) sum += float(x[d]) * float(y[d]);
   return sum;
 }

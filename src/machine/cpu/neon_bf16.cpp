@@ -41,14 +41,14 @@ void pack_k(const void* const* rows, int n, int dim, void* to) {
   for (int j = 0; j < n; j += 8) interleave<4>(rows, j, n, dim, static_cast<Bf16*>(to) + int64_t(j) * dim);
 }
 
-// [dim / 8][room / 4][8 dims][4 keys]; the four keys have the order 0 2 1 3, in which `joined` leaves P. Transposed by
-// zips: ST4 would issue only once in several cycles.
-void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
+// [dim / 8][capacity / 4][8 dims][4 keys]; the four keys have the order 0 2 1 3, in which `joined` leaves P. Transposed
+// by zips: ST4 would issue only once in several cycles.
+void pack_v(const void* const* rows, int n, int dim, void* to, int capacity) {
   for (int j = 0; j < (n + 7) / 8 * 8; j += 4) {
     const Bf16* x[4];
     for (int r = 0; r < 4; ++r) x[r] = row_or_zeros(rows, j + r, n);
     uint16_t* v = static_cast<uint16_t*>(to) + j * 8;
-    for (int d = 0; d < dim; d += 8, v += int64_t(8) * room) {
+    for (int d = 0; d < dim; d += 8, v += int64_t(8) * capacity) {
       uint16x8_t y[4];
       unroll<4>([&](auto r) { y[r] = vld1q_u16(&x[r][d].bits); });
       const auto pairs = [](uint16x8_t a, uint16x8_t b) __attribute__((always_inline)) {
@@ -63,24 +63,24 @@ void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
   }
 }
 
-// A part of B of the second product: its start, and its number of pairs of groups of four.
-struct Part {
+// A slab of B of the second product: its start, and its number of pairs of groups of four.
+struct Slab {
   const Bf16* b;
   long pairs;
 };
 
-// Scores: starts from zero and folds the maximum over b into best[a] while still in registers. Apart: twelve rows as
+// Scores: starts from zero and folds the maximum over b into best[a] while still in registers. Gathered: twelve rows as
 // three panels of four, whose operands, or sums, lie at any addresses.
-struct ProductConfig { bool scores = false, apart = false; };
+struct ProductConfig { bool scores = false, gathered = false; };
 
-// acc[b][a] (+)= A_a B_b^T over groups of four. A is [groups][Pairs][8]; B is [groups][4][8] in `count` parts, each
-// `offset` bytes after its address; acc is 4 Pairs vectors in memory, which stay in registers from part to part. The
-// line `ahead` bytes after a line of B is prefetched: parts are too short for the hardware prefetcher.
+// acc[b][a] (+)= A_a B_b^T over groups of four. A is [groups][Pairs][8]; B is [groups][4][8] in `count` slabs, each
+// `offset` bytes after its address; acc is 4 Pairs vectors in memory, which stay in registers from slab to slab. The
+// line `ahead` bytes after a line of B is prefetched: slabs are too short for the hardware prefetcher.
 //
 // Written in assembly because 24 accumulators and ten operands do not fit in 32 registers at once: compilers hoist the
 // loads and spill (g++ 12 loses half the speed). With 16 accumulators everything fits.
 template <int Pairs, ProductConfig C>
-[[gnu::always_inline]] inline void product(const Bf16* a, const Part* parts, long count, int64_t offset, int64_t ahead,
+[[gnu::always_inline]] inline void product(const Bf16* a, const Slab* slabs, long count, int64_t offset, int64_t ahead,
                                             float* acc, float* best, const Bf16* a1 = nullptr, const Bf16* a2 = nullptr,
                                             float* acc1 = nullptr, float* acc2 = nullptr) {
 #define COLUMN(x, c0, c1, c2, c3)                                                             \
@@ -92,7 +92,7 @@ template <int Pairs, ProductConfig C>
   COLUMN("v28", 0, 6, 12, 18) "ldp q30, q31, [%[a], #-64]\n" COLUMN("v29", 1, 7, 13, 19)         \
   "ldp q28, q29, [%[a], #-32]\n" COLUMN("v30", 2, 8, 14, 20) COLUMN("v31", 3, 9, 15, 21)         \
   COLUMN("v28", 4, 10, 16, 22) COLUMN("v29", 5, 11, 17, 23)
-#define STEP6_APART                                                                           \
+#define STEP6_GATHERED                                                                        \
   "prfm pldl1keep, [%[b], %[ahead]]\n"                                                        \
   "ldp q24, q25, [%[b]], #64\n ldp q28, q29, [%[a]], #32\n ldp q26, q27, [%[b], #-32]\n"      \
   COLUMN("v28", 0, 6, 12, 18) "ldp q30, q31, [%[a1]], #32\n" COLUMN("v29", 1, 7, 13, 19)       \
@@ -108,12 +108,12 @@ template <int Pairs, ProductConfig C>
 #define ZERO(i, j) "movi v" #i ".4s, #0\n movi v" #j ".4s, #0\n"
 #define LOAD(i, j) "ldp q" #i ", q" #j ", [%[acc], #16 * " #i "]\n"
 #define STORE(i, j) "stp q" #i ", q" #j ", [%[acc], #16 * " #i "]\n"
-#define APART(op)                                                                             \
+#define PANELS(op)                                                                             \
   op("acc", 0, 1, 0) op("acc", 6, 7, 32) op("acc", 12, 13, 64) op("acc", 18, 19, 96)          \
   op("acc1", 2, 3, 0) op("acc1", 8, 9, 32) op("acc1", 14, 15, 64) op("acc1", 20, 21, 96)      \
   op("acc2", 4, 5, 0) op("acc2", 10, 11, 32) op("acc2", 16, 17, 64) op("acc2", 22, 23, 96)
-#define LOAD_APART(x, i, j, at) "ldp q" #i ", q" #j ", [%[" x "], #" #at "]\n"
-#define STORE_APART(x, i, j, at) "stp q" #i ", q" #j ", [%[" x "], #" #at "]\n"
+#define LOAD_GATHERED(x, i, j, at) "ldp q" #i ", q" #j ", [%[" x "], #" #at "]\n"
+#define STORE_SCATTERED(x, i, j, at) "stp q" #i ", q" #j ", [%[" x "], #" #at "]\n"
 #define MAX4(a, b, c, d)                                                                      \
   "fmax v24.4s, v24.4s, v" #a ".4s\n fmax v25.4s, v25.4s, v" #b ".4s\n"                       \
   "fmax v26.4s, v26.4s, v" #c ".4s\n fmax v27.4s, v27.4s, v" #d ".4s\n"
@@ -128,10 +128,10 @@ template <int Pairs, ProductConfig C>
   MAX6(0, 1, 2, 3, 4, 5) MAX6(6, 7, 8, 9, 10, 11) MAX6(12, 13, 14, 15, 16, 17) MAX6(18, 19, 20, 21, 22, 23) \
   "stp q24, q25, [%[best]]\n stp q26, q27, [%[best], #32]\n stp q28, q29, [%[best], #64]\n"
 #define STEPS(step)                                                                           \
-  "2:\n ldp %[b], %[pairs], [%[parts]], #16\n add %[b], %[b], %[offset]\n"                                            \
+  "2:\n ldp %[b], %[pairs], [%[slabs]], #16\n add %[b], %[b], %[offset]\n"                                            \
   "1:\n" step "subs %[pairs], %[pairs], #1\n" step "b.ne 1b\n subs %[count], %[count], #1\n b.ne 2b\n"
 #define OPERANDS                                                                              \
-  : [a] "+r"(a), [a1] "+r"(a1), [a2] "+r"(a2), [b] "=&r"(b), [pairs] "=&r"(pairs), [parts] "+r"(parts), \
+  : [a] "+r"(a), [a1] "+r"(a1), [a2] "+r"(a2), [b] "=&r"(b), [pairs] "=&r"(pairs), [slabs] "+r"(slabs), \
     [count] "+r"(count)                                                                       \
   : [acc] "r"(acc), [acc1] "r"(acc1), [acc2] "r"(acc2), [best] "r"(best), [offset] "r"(offset), \
     [ahead] "r"(ahead)                                                                        \
@@ -140,10 +140,10 @@ template <int Pairs, ProductConfig C>
     "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31"
   const Bf16* b;
   long pairs;
-  if constexpr (C.apart && C.scores)
-    asm volatile(EACH6(ZERO) STEPS(STEP6_APART) MAX_OF_6 EACH6(STORE) OPERANDS);
-  else if constexpr (C.apart)
-    asm volatile(APART(LOAD_APART) STEPS(STEP6) APART(STORE_APART) OPERANDS);
+  if constexpr (C.gathered && C.scores)
+    asm volatile(EACH6(ZERO) STEPS(STEP6_GATHERED) MAX_OF_6 EACH6(STORE) OPERANDS);
+  else if constexpr (C.gathered)
+    asm volatile(PANELS(LOAD_GATHERED) STEPS(STEP6) PANELS(STORE_SCATTERED) OPERANDS);
   else if constexpr (Pairs == 6 && C.scores)
     asm volatile(EACH6(ZERO) STEPS(STEP6) MAX_OF_6 EACH6(STORE) OPERANDS);
   else if constexpr (Pairs == 6)
@@ -154,16 +154,16 @@ template <int Pairs, ProductConfig C>
     asm volatile(EACH4(LOAD) STEPS(STEP4) EACH4(STORE) OPERANDS);
 #undef COLUMN
 #undef STEP6
-#undef STEP6_APART
+#undef STEP6_GATHERED
 #undef STEP4
 #undef EACH4
 #undef EACH6
 #undef ZERO
 #undef LOAD
 #undef STORE
-#undef APART
-#undef LOAD_APART
-#undef STORE_APART
+#undef PANELS
+#undef LOAD_GATHERED
+#undef STORE_SCATTERED
 #undef MAX4
 #undef MAX6
 #undef MAX_OF_4
@@ -173,10 +173,10 @@ template <int Pairs, ProductConfig C>
 }
 
 // The same for two pairs of rows. Their eight accumulators would not cover the latency, so there are two Bs, the second
-// `apart` bytes further, with its accumulators following; or one B, at the end.
+// `step` bytes further, with its accumulators following; or one B, at the end.
 template <bool Scores, bool Both>
-[[gnu::always_inline]] inline void product_of_4(const Bf16* a, const Part* parts, long count, int64_t offset,
-                                                int64_t apart, float* acc, float* best) {
+[[gnu::always_inline]] inline void product_of_4(const Bf16* a, const Slab* slabs, long count, int64_t offset,
+                                                int64_t step, float* acc, float* best) {
 #define MULTIPLY(b0, b1, b2, b3, c0, c1, c2, c3, c4, c5, c6, c7)                              \
   "bfmmla v" #c0 ".4s, v24.8h, v" #b0 ".8h\n bfmmla v" #c1 ".4s, v25.8h, v" #b0 ".8h\n"       \
   "bfmmla v" #c2 ".4s, v24.8h, v" #b1 ".8h\n bfmmla v" #c3 ".4s, v25.8h, v" #b1 ".8h\n"       \
@@ -199,8 +199,8 @@ template <bool Scores, bool Both>
   "2:\n ldp %1, %3, [%4], #16\n add %1, %1, %8\n add %2, %1, %9\n"                           \
   "1:\n" step "subs %3, %3, #1\n" step "b.ne 1b\n subs %5, %5, #1\n b.ne 2b\n"
 #define OPERANDS                                                                              \
-  : "+r"(a), "=&r"(b), "=&r"(other), "=&r"(pairs), "+r"(parts), "+r"(count) : "r"(acc), "r"(best), \
-    "r"(offset), "r"(apart)                                                                   \
+  : "+r"(a), "=&r"(b), "=&r"(other), "=&r"(pairs), "+r"(slabs), "+r"(count) : "r"(acc), "r"(best), \
+    "r"(offset), "r"(step)                                                                   \
   : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11",  \
     "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25"
   const Bf16 *b, *other;
@@ -227,19 +227,19 @@ template <bool Scores, bool Both>
 #undef OPERANDS
 }
 
-// Processes `many` (a multiple of 8) keys of k, or dims of v, whose groups of eight are `apart` bytes apart.
+// Processes `many` (a multiple of 8) keys of k, or dims of v, whose groups of eight are `step` bytes apart.
 template <int Pairs, bool Scores>
-[[gnu::always_inline]] inline void products(const Bf16* a, const Part* parts, long count, int many, int64_t apart,
+[[gnu::always_inline]] inline void products(const Bf16* a, const Slab* slabs, long count, int many, int64_t step,
                                              int64_t ahead, float* acc, float* best) {
   constexpr int kStep = 8 * 2 * Pairs;  // of acc
   int n = 0;
   if constexpr (Pairs == 2) {
     for (; n + 16 <= many; n += 16, acc += 2 * kStep)
-      product_of_4<Scores, true>(a, parts, count, n / 8 * apart, apart, acc, best);
-    if (n < many) product_of_4<Scores, false>(a, parts, count, n / 8 * apart, apart, acc, best);
+      product_of_4<Scores, true>(a, slabs, count, n / 8 * step, step, acc, best);
+    if (n < many) product_of_4<Scores, false>(a, slabs, count, n / 8 * step, step, acc, best);
   } else {
     for (; n < many; n += 8, acc += kStep)
-      product<Pairs, ProductConfig{.scores = Scores}>(a, parts, count, n / 8 * apart, ahead, acc, best);
+      product<Pairs, ProductConfig{.scores = Scores}>(a, slabs, count, n / 8 * step, ahead, acc, best);
   }
 }
 
@@ -280,8 +280,8 @@ struct Panels {
     const Bf16* k = static_cast<const Bf16*>(k_tile);
     float best[2 * kRows];  // per pair of rows [r0 r0 r1 r1]
     std::fill_n(best, 2 * kRows, -std::numeric_limits<float>::infinity());
-    const Part part{k, dim / 8};
-    products<kPairs, true>(static_cast<const Bf16*>(q), &part, 1, n, int64_t(16) * dim, 1024, s, best);
+    const Slab slab{k, dim / 8};
+    products<kPairs, true>(static_cast<const Bf16*>(q), &slab, 1, n, int64_t(16) * dim, 1024, s, best);
     for (int r = 0; r < kRows; r += 4)
       vst1q_f32(top + r, vpmaxq_f32(vld1q_f32(best + 2 * r), vld1q_f32(best + 2 * r + 4)));
   }
@@ -360,45 +360,46 @@ struct Panels {
     }
   }
 
-  static void accumulate_runs(const void* p, const KeyRun* runs, int count, int room, int dim, float* o) {
+  static void accumulate_runs(const void* p, const KeyRun* runs, int count, int capacity, int dim, float* o) {
     constexpr int kMost = 16;
     for (int done = 0, many; done < count; done += many) {
-      Part parts[kMost];
+      Slab slabs[kMost];
       many = std::min(count - done, kMost);
       int n = 0;
       for (int i = 0; i < many; ++i) {
         const KeyRun& run = runs[done + i];
-        parts[i] = {static_cast<const Bf16*>(run.v) + 8 * run.first, run.n / 8};
+        slabs[i] = {static_cast<const Bf16*>(run.v) + 8 * run.first, run.n / 8};
         n += run.n;
       }
       // The next dims of the same keys, which are contiguous if all keys of the tile are used.
-      const int64_t ahead = n < room ? 16 * room : 1024;
-      products<kPairs, false>(static_cast<const Bf16*>(p), parts, many, dim, int64_t(16) * room, ahead, o, nullptr);
+      const int64_t ahead = n < capacity ? 16 * capacity : 1024;
+      products<kPairs, false>(static_cast<const Bf16*>(p), slabs, many, dim, int64_t(16) * capacity, ahead, o, nullptr);
       p = static_cast<const Bf16*>(p) + n * kRows;
     }
   }
-  static void accumulate(const void* p, const void* v, int room, int first, int n, int dim, float* o) {
+  static void accumulate(const void* p, const void* v, int capacity, int first, int n, int dim, float* o) {
     const KeyRun run{v, first, n};
-    accumulate_runs(p, &run, 1, room, dim, o);
+    accumulate_runs(p, &run, 1, capacity, dim, o);
   }
 
   // For a panel of twelve rows composed of three panels of four.
-  static void scores_apart(const void* const* q, const void* k, int n, int dim, float* s, float* top) {
+  static void scores_gathered(const void* const* q, const void* k, int n, int dim, float* s, float* top) {
     float best[2 * kRows];
     std::fill_n(best, 2 * kRows, -std::numeric_limits<float>::infinity());
-    const Part part{static_cast<const Bf16*>(k), dim / 8};
+    const Slab slab{static_cast<const Bf16*>(k), dim / 8};
     const auto at = [&](int i) { return static_cast<const Bf16*>(q[i]); };
     for (int j = 0; j < n; j += 8, s += 8 * kRows)
-      product<6, ProductConfig{.scores = true, .apart = true}>(at(0), &part, 1, int64_t(2) * j * dim, 1024, s, best,
+      product<6, ProductConfig{.scores = true, .gathered = true}>(at(0), &slab, 1, int64_t(2) * j * dim, 1024, s, best,
                                                               at(1), at(2));
     for (int r = 0; r < kRows; r += 4)
       vst1q_f32(top + r, vpmaxq_f32(vld1q_f32(best + 2 * r), vld1q_f32(best + 2 * r + 4)));
   }
-  static void accumulate_apart(const void* p, const void* v, int room, int n, int dim, float* const* o) {
-    const Part part{static_cast<const Bf16*>(v), n / 8};
+  static void accumulate_scattered(const void* p, const void* v, int capacity, int n, int dim, float* const* o) {
+    const Slab slab{static_cast<const Bf16*>(v), n / 8};
     for (int d = 0; d < dim; d += 8)
-      product<6, ProductConfig{.apart = true}>(static_cast<const Bf16*>(p), &part, 1, int64_t(2) * d * room, 1024,
-                                               o[0] + 4 * d, nullptr, nullptr, nullptr, o[1] + 4 * d, o[2] + 4 * d);
+      product<6, ProductConfig{.gathered = true}>(static_cast<const Bf16*>(p), &slab, 1, int64_t(2) * d * capacity,
+                                                  1024, o[0] + 4 * d, nullptr, nullptr, nullptr, o[1] + 4 * d,
+                                                  o[2] + 4 * d);
   }
 
   // Calls f(r, d, x, y) for each row and group of eight dims. Two rows are the halves of the same vectors.
@@ -553,8 +554,8 @@ constexpr CpuKernels kernels() {
           .rescale = Panels<P>::rescale,
           .accumulate = Panels<P>::accumulate,
           .accumulate_runs = Panels<P>::accumulate_runs,
-          .scores_apart = P == 6 ? Panels<6>::scores_apart : nullptr,
-          .accumulate_apart = P == 6 ? Panels<6>::accumulate_apart : nullptr,
+          .scores_gathered = P == 6 ? Panels<6>::scores_gathered : nullptr,
+          .accumulate_scattered = P == 6 ? Panels<6>::accumulate_scattered : nullptr,
           .add_row = Panels<P>::add_row,
           .unpack = Panels<P>::unpack,
           .store = Panels<P>::store,

@@ -8,7 +8,7 @@
 //   zero_if_minus_inf(x), exp2(x)
 // Rows lie along lanes everywhere, three vectors of them, so one register tile of 3 x kTileN accumulators serves both
 // products: p is stored as an operand of the second, and nothing is transposed after packing.
-//   q [dim][rows]   k [n / kTileN][dim][kTileN]   v [dim / kTileN][room][kTileN]   s, p [key][rows]   o [dim][rows]
+//   q [dim][rows]   k [n / kTileN][dim][kTileN]   v [dim / kTileN][capacity][kTileN]   s, p [key][rows]   o [dim][rows]
 // Everything has internal linkage, and no function of another header is called: code compiled for wide vectors and
 // shared by the linker would crash on a CPU without them.
 #pragma once
@@ -201,10 +201,10 @@ struct Panels {
   }
 
   template <class Operand>
-  static void accumulate(const void* p, const void* v_tile, int room, int first, int n, int dim, float* o) {
+  static void accumulate(const void* p, const void* v_tile, int capacity, int first, int n, int dim, float* o) {
     const int64_t key = kTileN * Operand::kBytes / Operand::kDepth;  // bytes of kTileN dims of one key
     const char* v = static_cast<const char*>(v_tile) + first * key;
-    for (int d = 0; d < dim; d += kTileN, o += kTileN * R, v += room * key) {
+    for (int d = 0; d < dim; d += kTileN, o += kTileN * R, v += capacity * key) {
       F acc[kTileN][kVectors];
       for (int a = 0; a < kTileN; ++a)
         for (int c = 0; c < kVectors; ++c) acc[a][c] = V::load(o + a * R + c * kLanes);
@@ -299,7 +299,7 @@ struct Float32 {
       }
   }
   template <class T>
-  static void pack_v(const void* const* rows, int n, int dim, void* to, int room) {
+  static void pack_v(const void* const* rows, int n, int dim, void* to, int capacity) {
     // A tile's groups of dims lie 4 KB apart, so stores to all of them would fall into one L1 set (two to three times
     // slower at 128 dims): process a few groups at a time.
     constexpr int kDims = 64;
@@ -307,7 +307,8 @@ struct Float32 {
       for (int j = 0; j < (n + 7) / 8 * 8; ++j) {
         const T* x = row_or_zeros<T>(rows, j, n);
         for (int d = from; d < dim && d < from + kDims; d += 8)
-          store_f32(static_cast<float*>(to) + int64_t(d) * room + j * kTileN, int64_t(kTileN) * room, load8(x + d));
+          store_f32(static_cast<float*>(to) + int64_t(d) * capacity + j * kTileN, int64_t(kTileN) * capacity,
+                    load8(x + d));
       }
   }
 
@@ -377,13 +378,13 @@ struct Float32 {
   }
 
  private:
-  // Stores eight floats as one group of kTileN, or as two that are `apart`.
-  [[gnu::always_inline]] static inline void store_f32(float* to, int64_t apart, __m256 x) {
+  // Stores eight floats as one group of kTileN, or as two, `distance` floats apart.
+  [[gnu::always_inline]] static inline void store_f32(float* to, int64_t distance, __m256 x) {
     if constexpr (kTileN == 8) {
       _mm256_storeu_ps(to, x);
     } else {
       _mm_storeu_ps(to, _mm256_castps256_ps128(x));
-      _mm_storeu_ps(to + apart, _mm256_extractf128_ps(x, 1));
+      _mm_storeu_ps(to + distance, _mm256_extractf128_ps(x, 1));
     }
   }
 };

@@ -20,7 +20,7 @@ struct One {
   Strides from_step, to_step;  // bytes
   uint32_t seq, head, rows;
   int32_t bytes;               // per row
-  int32_t unit;                // bytes at once
+  int32_t width;               // bytes at once
 };
 struct Params {
   uint32_t blocks;  // per copy
@@ -28,10 +28,10 @@ struct Params {
 };
 static_assert(sizeof(Params) <= 4096);
 
-template <class Piece>
+template <class Vector>
 __device__ void copy_row(const char* from, char* to, int bytes) {
-  for (int n = threadIdx.x % 32; n < bytes / int(sizeof(Piece)); n += 32)
-    reinterpret_cast<Piece*>(to)[n] = reinterpret_cast<const Piece*>(from)[n];
+  for (int n = threadIdx.x % 32; n < bytes / int(sizeof(Vector)); n += 32)
+    reinterpret_cast<Vector*>(to)[n] = reinterpret_cast<const Vector*>(from)[n];
 }
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ Params x) {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
     const int64_t h = row - token * c.head, s = token % c.seq, b = token / c.seq;
     const char* from = c.from + b * c.from_step.batch + s * c.from_step.seq + h * c.from_step.head;
     char* to = c.to + b * c.to_step.batch + s * c.to_step.seq + h * c.to_step.head;
-    if (c.unit == 16) copy_row<uint4>(from, to, c.bytes);
+    if (c.width == 16) copy_row<uint4>(from, to, c.bytes);
     else copy_row<char>(from, to, c.bytes);
   }
 }
@@ -60,8 +60,8 @@ One one_of(const Copy& c) {
   One x{.from = static_cast<const char*>(c.from.data), .to = static_cast<char*>(c.to.data),
         .from_step = in_bytes(c.from), .to_step = in_bytes(c.to), .seq = uint32_t(c.to.extent.seq),
         .head = uint32_t(c.to.extent.head), .rows = uint32_t(rows_of(c.to)),
-        .bytes = c.to.extent.dim * size_of(c.to.dtype), .unit = 1};
-  if (aligned(x.from, x.from_step, x.bytes) && aligned(x.to, x.to_step, x.bytes)) x.unit = 16;
+        .bytes = c.to.extent.dim * size_of(c.to.dtype), .width = 1};
+  if (aligned(x.from, x.from_step, x.bytes) && aligned(x.to, x.to_step, x.bytes)) x.width = 16;
   return x;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // layer_ops.h on a GPU. Everything is bound by memory: a thread takes 16 bytes at once where rows and addresses allow
-// it, a CTA takes a row of a norm, and sums over rows are computed in parts, so that their order is fixed.
+// it, a CTA takes a row of a norm, and sums over rows are computed in splits, so that their order is fixed.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@ namespace attune::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 132 * 32;                   // above, threads take several chunks
+constexpr int64_t kMostBlocks = 132 * 32;                   // above, threads take several vectors
 constexpr int kColumns = 64, kLanes = kThreads / kColumns;  // sum over rows: columns per CTA, rows at once
 
 template <class T>
@@ -32,20 +32,20 @@ __device__ T narrow(float x) {
 }
 
 template <class T, int Width>
-struct alignas(sizeof(T) * Width) Piece { T x[Width]; };
+struct alignas(sizeof(T) * Width) Vector { T x[Width]; };
 
 template <int Width, class T>
 __device__ void read(const T* from, float (&to)[Width]) {
-  const Piece<T, Width> p = *reinterpret_cast<const Piece<T, Width>*>(from);
+  const Vector<T, Width> p = *reinterpret_cast<const Vector<T, Width>*>(from);
 #pragma unroll
   for (int n = 0; n < Width; ++n) to[n] = widen(p.x[n]);
 }
 template <int Width, class T>
 __device__ void write(const float (&from)[Width], T* to) {
-  Piece<T, Width> p;
+  Vector<T, Width> p;
 #pragma unroll
   for (int n = 0; n < Width; ++n) p.x[n] = narrow<T>(from[n]);
-  *reinterpret_cast<Piece<T, Width>*>(to) = p;
+  *reinterpret_cast<Vector<T, Width>*>(to) = p;
 }
 
 // Addresses of the rows of tensors of one shape, by index.
@@ -68,16 +68,16 @@ template <class Args>
 struct Params {
   Args a;
   Rows rows;
-  Divisor pieces;   // chunks per row
-  int64_t all = 0;  // chunks of all rows
-  int parts = 1;    // of a sum over rows
+  Divisor vectors;  // per row
+  int64_t all = 0;  // vectors of all rows
+  int splits = 1;   // of a sum over rows
 
-  // Calls f(row, element) for every chunk of `Width` elements, distributed over all threads of the grid.
+  // Calls f(row, element) for every vector of `Width` elements, distributed over all threads of the grid.
   template <int Width, class F>
   __device__ void each(F f) const {
     for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < all; n += int64_t(gridDim.x) * kThreads) {
-      const uint32_t row = all <= INT32_MAX ? pieces.divide(uint32_t(n)) : uint32_t(n / pieces.by);
-      f(row, (n - int64_t(row) * pieces.by) * Width);
+      const uint32_t row = all <= INT32_MAX ? vectors.divide(uint32_t(n)) : uint32_t(n / vectors.by);
+      f(row, (n - int64_t(row) * vectors.by) * Width);
     }
   }
 };
@@ -177,15 +177,15 @@ __global__ void __launch_bounds__(kThreads) normalize_backward_kernel(
   }
 }
 
-// A CTA sums kColumns columns of one part of the rows, kLanes rows at once. scratch [part][which][width]
+// A CTA sums kColumns columns of one split of the rows, kLanes rows at once. scratch [split][which][width]
 template <int Sums, class Value>
-__device__ void sum_part(uint32_t rows, int parts, int width, float* scratch, Value value) {
+__device__ void sum_split(uint32_t rows, int splits, int width, float* scratch, Value value) {
   __shared__ float lane_sum[Sums][kLanes][kColumns];
-  const int strips = int(ceil_div(width, kColumns)), part = int(blockIdx.x) / strips;
+  const int strips = int(ceil_div(width, kColumns)), split = int(blockIdx.x) / strips;
   const int column = int(threadIdx.x) % kColumns, lane = int(threadIdx.x) / kColumns;
   const int d = int(blockIdx.x) % strips * kColumns + column;
-  const auto begin = [&](int n) { return uint32_t(uint64_t(rows) * uint32_t(n) / uint32_t(parts)); };
-  const uint32_t first = begin(part), last = begin(part + 1);
+  const auto begin = [&](int n) { return uint32_t(uint64_t(rows) * uint32_t(n) / uint32_t(splits)); };
+  const uint32_t first = begin(split), last = begin(split + 1);
   float sum[Sums] = {};
   if (d < width)
     for (uint32_t row = first + uint32_t(lane); row < last; row += kLanes) value(row, d, sum);
@@ -197,13 +197,13 @@ __device__ void sum_part(uint32_t rows, int parts, int width, float* scratch, Va
   for (int n = 0; n < Sums; ++n) {
     float all = 0.f;
     for (int k = 0; k < kLanes; ++k) all += lane_sum[n][k][column];
-    scratch[(int64_t(part) * Sums + n) * width + d] = all;
+    scratch[(int64_t(split) * Sums + n) * width + d] = all;
   }
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_sums_kernel(const __grid_constant__ Params<NormalizeBackward> p) {
-  sum_part<2>(p.rows.count, p.parts, p.a.x.extent.dim, p.a.scratch, [&](uint32_t row, int d, float(&sum)[2]) {
+  sum_split<2>(p.rows.count, p.splits, p.a.x.extent.dim, p.a.scratch, [&](uint32_t row, int d, float(&sum)[2]) {
     const float2 stat = *reinterpret_cast<const float2*>(p.rows.find<const float>(p.a.stat, row));
     const float dy = widen(p.rows.find<const T>(p.a.d_out, row)[d]);
     sum[0] += dy * (widen(p.rows.find<const T>(p.a.x, row)[d]) - stat.x) * stat.y;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) norm_sums_kernel(const __grid_consta
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) column_sum_kernel(const __grid_constant__ Params<ColumnSum> p) {
-  sum_part<1>(p.rows.count, p.parts, p.a.x.extent.dim, p.a.scratch, [&](uint32_t row, int d, float(&sum)[1]) {
+  sum_split<1>(p.rows.count, p.splits, p.a.x.extent.dim, p.a.scratch, [&](uint32_t row, int d, float(&sum)[1]) {
     sum[0] += widen(p.rows.find<const T>(p.a.x, row)[d]);
   });
 }
@@ -221,18 +221,18 @@ __global__ void __launch_bounds__(kThreads) column_sum_kernel(const __grid_const
 struct SumParams {
   const float* scratch;
   float* to[2];
-  int sums, parts, width;
+  int sums, splits, width;
   float keep;
 };
 __global__ void __launch_bounds__(kThreads) combine_sums_kernel(const __grid_constant__ SumParams p) {
   const int n = int(blockIdx.x) * kThreads + int(threadIdx.x), which = n / p.width, d = n % p.width;
   if (which >= p.sums || !p.to[which]) return;
   float all = 0.f;
-  for (int part = 0; part < p.parts; ++part) all += p.scratch[(int64_t(part) * p.sums + which) * p.width + d];
+  for (int split = 0; split < p.splits; ++split) all += p.scratch[(int64_t(split) * p.sums + which) * p.width + d];
   p.to[which][d] = all + (p.keep != 0.f ? p.keep * p.to[which][d] : 0.f);
 }
 
-// A chunk is `Width` pairs of halves, or `Width` elements of adjacent pairs.
+// A vector is `Width` pairs of halves, or `Width` elements of adjacent pairs.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) rotate_halves_kernel(const __grid_constant__ Params<Rotate> p) {
   const Rotate& a = p.a;
@@ -360,10 +360,10 @@ bool even(const T&... tensor) {
 }
 
 template <class Args>
-Params<Args> params(const Args& a, const Tensor& rows, int64_t pieces) {
-  Params<Args> p{.a = a, .rows = Rows(rows), .pieces = Divisor(uint32_t(pieces < 1 ? 1 : pieces))};
-  p.all = int64_t(p.rows.count) * pieces;
-  p.parts = detail::column_parts(p.rows.count);
+Params<Args> params(const Args& a, const Tensor& rows, int64_t vectors) {
+  Params<Args> p{.a = a, .rows = Rows(rows), .vectors = Divisor(uint32_t(vectors < 1 ? 1 : vectors))};
+  p.all = int64_t(p.rows.count) * vectors;
+  p.splits = detail::column_splits(p.rows.count);
   return p;
 }
 
@@ -398,14 +398,14 @@ Status start(void (*kernel)(P), const P& p, int64_t blocks, const Tensor& on, vo
   return last_error(what);
 }
 
-int64_t grid_of(int64_t pieces) {
-  const int64_t blocks = ceil_div(pieces, kThreads);
+int64_t grid_of(int64_t vectors) {
+  const int64_t blocks = ceil_div(vectors, kThreads);
   return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 
-Status combine_sums(const float* scratch, const Tensor& first, const Tensor& second, int sums, int parts, int width,
+Status combine_sums(const float* scratch, const Tensor& first, const Tensor& second, int sums, int splits, int width,
                  float keep, void* stream) {
-  const SumParams p{scratch, {static_cast<float*>(first.data), static_cast<float*>(second.data)}, sums, parts, width,
+  const SumParams p{scratch, {static_cast<float*>(first.data), static_cast<float*>(second.data)}, sums, splits, width,
                      keep};
   return start(combine_sums_kernel, p, ceil_div(int64_t(sums) * width, kThreads), first.data ? first : second, stream,
                "combine_sums");
@@ -427,9 +427,9 @@ Status normalize_backward(const NormalizeBackward& a, void* stream) {
   const int width = a.x.extent.dim;
   if (a.d_weight.data || a.d_bias.data) {
     const auto kernel = kernel_of(a.x.dtype, [](auto m) { return norm_sums_kernel<typename decltype(m)::type>; });
-    const int64_t blocks = ceil_div(width, kColumns) * p.parts;
+    const int64_t blocks = ceil_div(width, kColumns) * p.splits;
     if (Status s = start(kernel, p, blocks, a.x, stream, "norm_sums"); !s.ok()) return s;
-    if (Status s = combine_sums(a.scratch, a.d_weight, a.d_bias, 2, p.parts, width, a.keep_sums, stream); !s.ok())
+    if (Status s = combine_sums(a.scratch, a.d_weight, a.d_bias, 2, p.splits, width, a.keep_sums, stream); !s.ok())
       return s;
   }
   if (!a.dx.data) return Status::good();
@@ -443,14 +443,14 @@ Status column_sum(const ColumnSum& a, void* stream) {
   const auto p = params(a, a.x, 1);
   const int width = a.x.extent.dim;
   const auto kernel = kernel_of(a.x.dtype, [](auto m) { return column_sum_kernel<typename decltype(m)::type>; });
-  if (Status s = start(kernel, p, ceil_div(width, kColumns) * p.parts, a.x, stream, "column_sum"); !s.ok()) return s;
-  return combine_sums(a.scratch, a.sum, {}, 1, p.parts, width, a.keep, stream);
+  if (Status s = start(kernel, p, ceil_div(width, kColumns) * p.splits, a.x, stream, "column_sum"); !s.ok()) return s;
+  return combine_sums(a.scratch, a.sum, {}, 1, p.splits, width, a.keep, stream);
 }
 
 Status rotate(const Rotate& a, void* stream) {
   if (Status s = too_many("rotate", a.x); !s.ok()) return s;
   const int rotated = a.cos.extent.dim, vec = 16 / size_of(a.x.dtype);
-  // Tables are read in chunks of as many numbers, and the second half must start at a chunk too.
+  // Tables are read in vectors of as many numbers, and the second half must start at a vector too.
   const bool aligned16 = even(a.x) && rotated % vec == 0 && even(a.cos, a.sin);
   const int pairs = !aligned16 ? 1 : a.halves ? vec : vec / 2;
   const auto p = params(a, a.x, rotated / pairs);

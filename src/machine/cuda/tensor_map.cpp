@@ -19,7 +19,7 @@ Status find(decltype(cuTensorMapEncodeTiled)*& encode) {
 
 Status mappable(std::string_view who, Role r, const Tensor& t) {
   if (t.extent.seq == 0 || t.extent.batch == 0) return Status::good();  // nothing to address
-  if (Status s = check_pieces(who, r, t); !s.ok()) return s;
+  if (Status s = check_aligned16(who, r, t); !s.ok()) return s;
   const struct { int64_t step; int32_t extent; const char* axis; } axes[] = {
       {t.stride.batch, t.extent.batch, "batch"}, {t.stride.seq, t.extent.seq, "seq"},
       {t.stride.head, t.extent.head, "head"}};

@@ -19,7 +19,7 @@ using detail::Combine;
 using detail::Merge;
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 132 * 16 * 4;  // above, threads take several chunks
+constexpr int64_t kMostBlocks = 132 * 16 * 4;  // above, threads take several vectors
 constexpr int64_t kMostRows = INT32_MAX;
 
 // Addresses of the rows of `to`, by index.
@@ -39,8 +39,8 @@ struct Rows {
 struct CombineParams {
   Combine c;
   Rows rows;
-  Divisor pieces;  // chunks per row
-  int64_t all;     // chunks of all rows
+  Divisor vectors;  // per row
+  int64_t all;      // vectors of all rows
 };
 
 template <int Width, class Real>
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
     // Below 2^31, a precomputed divisor; the row count is always below 2^31.
     const bool small = x.all <= INT32_MAX;
-    const uint32_t row = small ? x.pieces.divide(uint32_t(n)) : uint32_t(n / x.pieces.by);
-    const int64_t element = (n - int64_t(row) * x.pieces.by) * Width;
+    const uint32_t row = small ? x.vectors.divide(uint32_t(n)) : uint32_t(n / x.vectors.by);
+    const int64_t element = (n - int64_t(row) * x.vectors.by) * Width;
     Real sum[Width], value[Width];
 #pragma unroll
     for (int d = 0; d < Width; ++d) sum[d] = Real(c.constant);
@@ -87,24 +87,24 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
     Share share{};
     if (real) {
       running = reinterpret_cast<float*>(x.rows.find(m.lse, uint32_t(row), 0));
-      share = attune::merge(*running, *reinterpret_cast<float*>(x.rows.find(m.lse_part, uint32_t(row), 0)));
+      share = attune::merge(*running, *reinterpret_cast<float*>(x.rows.find(m.partial_lse, uint32_t(row), 0)));
     }
     __syncwarp();  // all lanes have read the value that the first one writes
     if (!real) continue;
     if (lane == 0) *running = share.lse;
     for (int d = int(lane) * Width; d < m.out.extent.dim; d += x.lanes * Width) {
-      float part[Width] = {}, out[Width] = {};
-      if (share.b != 0.f) read(x.rows.find(m.out_part, uint32_t(row), d), m.out_part.dtype, part);
+      float partial[Width] = {}, out[Width] = {};
+      if (share.b != 0.f) read(x.rows.find(m.partial_out, uint32_t(row), d), m.partial_out.dtype, partial);
       char* to = x.rows.find(m.out, uint32_t(row), d);
       if (share.a != 0.f) read(to, DType::f32, out);
 #pragma unroll
-      for (int e = 0; e < Width; ++e) out[e] = out[e] * share.a + part[e] * share.b;
+      for (int e = 0; e < Width; ++e) out[e] = out[e] * share.a + partial[e] * share.b;
       write(out, DType::f32, to);
     }
   }
 }
 
-// True if every chunk of 4 elements starts at a multiple of its own size.
+// True if every vector of 4 elements starts at a multiple of its own size.
 bool aligned16(const Tensor& t) {
   const auto whole = [](int64_t n) { return n % 4 == 0; };
   return t.dtype != DType::f64 && whole(t.extent.dim) && whole(t.stride.batch) && whole(t.stride.seq) &&
@@ -127,8 +127,8 @@ Status combine(const Combine& c, void* stream) {
   if (rows_of(c.to) > kMostRows) return Status::unsupported("combine: ", rows_of(c.to), " rows are over 2^31 - 1");
   const bool reads = c.factor != 0.f, fast = aligned16(c.to) && (!reads || aligned16(c.from));
   const bool twice = c.to.dtype == DType::f64 || (reads && c.from.dtype == DType::f64);
-  const int64_t pieces = c.to.extent.dim / (fast ? 4 : 1), all = rows_of(c.to) * pieces;
-  const CombineParams x{.c = c, .rows = Rows(c.to), .pieces = Divisor(uint32_t(pieces)), .all = all};
+  const int64_t vectors = c.to.extent.dim / (fast ? 4 : 1), all = rows_of(c.to) * vectors;
+  const CombineParams x{.c = c, .rows = Rows(c.to), .vectors = Divisor(uint32_t(vectors)), .all = all};
   return start(twice  ? combine_kernel<1, double>
                : fast ? combine_kernel<4, float>
                       : combine_kernel<1, float>,
@@ -137,7 +137,7 @@ Status combine(const Combine& c, void* stream) {
 
 Status merge(const Merge& m, void* stream) {
   if (rows_of(m.out) > kMostRows) return Status::unsupported("merge: ", rows_of(m.out), " rows are over 2^31 - 1");
-  const bool fast = aligned16(m.out) && aligned16(m.out_part);
+  const bool fast = aligned16(m.out) && aligned16(m.partial_out);
   MergeParams x{.m = m, .rows = Rows(m.out), .lanes = 1};
   while (x.lanes < 32 && x.lanes * (fast ? 4 : 1) < m.out.extent.dim) x.lanes *= 2;
   return start(fast ? merge_kernel<4> : merge_kernel<1>, x, ceil_div(rows_of(m.out), kThreads / x.lanes),

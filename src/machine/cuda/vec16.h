@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few adjacent elements of a row at once, of any floating dtype. For memory-bound kernels that switch on the dtype at
-// run time, uniformly over a launch.
+// Vectors: a few adjacent elements of a row at once, of any floating dtype. For memory-bound kernels that switch on the
+// dtype at run time, uniformly over a launch.
 #pragma once
 #include <bit>
 #include <type_traits>
@@ -10,11 +10,11 @@
 namespace attune::cuda {
 
 template <class T, int Width>
-struct alignas(sizeof(T) * Width) Piece { T x[Width]; };
+struct alignas(sizeof(T) * Width) Vector { T x[Width]; };
 
 // A load or a store covers at most 16 bytes.
 template <class T>
-constexpr int pieces_of(int width) {
+constexpr int vector_width(int width) {
   return width * int(sizeof(T)) <= 16 ? width : 16 / int(sizeof(T));
 }
 
@@ -42,27 +42,27 @@ __device__ inline T narrow(Real x) {
   }
 }
 
-// A chunk of a dtype fixed at compile time. Several loads can be in flight, which a run-time switch on the dtype
+// A vector of a dtype fixed at compile time. Several loads can be in flight, which a run-time switch on the dtype
 // prevents.
 template <class T, int Width, class Real>
 __device__ inline void read_as(const char* at, Real (&to)[Width]) {
-  constexpr int kEach = pieces_of<T>(Width);
+  constexpr int kEach = vector_width<T>(Width);
 #pragma unroll
   for (int n = 0; n < Width; n += kEach) {
-    const Piece<T, kEach> p = *reinterpret_cast<const Piece<T, kEach>*>(at + n * int(sizeof(T)));
+    const Vector<T, kEach> p = *reinterpret_cast<const Vector<T, kEach>*>(at + n * int(sizeof(T)));
 #pragma unroll
     for (int e = 0; e < kEach; ++e) to[n + e] = widen<Real>(p.x[e]);
   }
 }
 template <class T, int Width, class Real>
 __device__ inline void write_as(const Real (&from)[Width], char* at) {
-  constexpr int kEach = pieces_of<T>(Width);
+  constexpr int kEach = vector_width<T>(Width);
 #pragma unroll
   for (int n = 0; n < Width; n += kEach) {
-    Piece<T, kEach> p;
+    Vector<T, kEach> p;
 #pragma unroll
     for (int e = 0; e < kEach; ++e) p.x[e] = narrow<T>(from[n + e]);
-    *reinterpret_cast<Piece<T, kEach>*>(at + n * int(sizeof(T))) = p;
+    *reinterpret_cast<Vector<T, kEach>*>(at + n * int(sizeof(T))) = p;
   }
 }
 
@@ -88,13 +88,13 @@ __device__ inline void write(const Real (&from)[Width], DType dtype, char* at) {
 }
 // The same for kernels with a compile-time type, or void for a run-time dtype.
 template <class T, int Width>
-__device__ inline void load_piece(const char* at, DType dtype, float (&to)[Width]) {
+__device__ inline void load_vector(const char* at, DType dtype, float (&to)[Width]) {
   if constexpr (std::is_void_v<T>) read(at, dtype, to);
   else read_as<T>(at, to);
 }
 
-// True if every chunk of `width` elements of every row starts at a multiple of its own size, or of 16 bytes.
-inline bool has_pieces(const Tensor& t, int width) {
+// True if every vector of `width` elements of every row starts at a multiple of its own size, or of 16 bytes.
+inline bool allows_vectors(const Tensor& t, int width) {
   const auto whole = [&](int64_t n) { return n % width == 0; };
   const int64_t bytes = int64_t(width) * size_of(t.dtype);
   return whole(t.extent.dim) && whole(t.stride.batch) && whole(t.stride.seq) && whole(t.stride.head) &&

@@ -77,12 +77,12 @@ Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const Nsa& n
           .choosers = Choosers::carve(ws, plan.tile_q, blocks_of(p, nsa), nsa.n)};
 }
 
-void pack_keys(const Unit& u, const CpuKernels& m, int key, int count, int room, const void** rows, std::byte* k,
+void pack_keys(const Unit& u, const CpuKernels& m, int key, int count, int capacity, const void** rows, std::byte* k,
                std::byte* v) {
   gather_keys(u, Role::k, key, count, rows);
   m.pack_k(rows, count, u.problem->dim_qk, k);
   gather_keys(u, Role::v, key, count, rows);
-  m.pack_v(rows, count, u.problem->dim_v, v, room);
+  m.pack_v(rows, count, u.problem->dim_v, v, capacity);
 }
 
 Unit group_of(const Problem& p, const Args& a, int64_t set) {
@@ -96,7 +96,7 @@ class Task {
   Task(const Plan& plan, const Args& a, const CpuKernels& m, const Nsa& nsa, const Scratch& x, const PackedKeys& keys,
        const Unit& unit, Rows tokens)
       : p_(plan.problem), a_(a), m_(m), nsa_(nsa), x_(x), keys_(keys), u_(unit), tokens_(tokens),
-        own_(own_panels(p_, m)), shares_(own_ && unit.group == 4 && m.scores_apart),
+        own_(own_panels(p_, m)), shares_(own_ && unit.group == 4 && m.scores_gathered),
         panels_(token_panels(m, unit.group)), tile_(keys_of_tile(m, nsa)),
         dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)) {
     const float scale = scale_of(p_, a) * kLog2e;
@@ -180,7 +180,7 @@ class Task {
       const int64_t row = int64_t(tokens[t] - tokens_.first) * 4;
       q[t] = at(x_.q, m_, row * dim_qk_), o[t] = x_.out + row * dim_v_;
     }
-    m_.scores_apart(q, keys.k, n, dim_qk_, x_.s, top);
+    m_.scores_gathered(q, keys.k, n, dim_qk_, x_.s, top);
     if (keys.count < n) {
       int from[kSelectedMaxRows] = {}, until[kSelectedMaxRows];
       std::fill_n(until, m_.rows, keys.count);
@@ -189,7 +189,7 @@ class Task {
     for (int t = 0; t < many; ++t) raise_own(panels_[0], (tokens[t] - tokens_.first) * 4, top + 4 * t);
     for (int r = 0; r < m_.rows; ++r) ref[r] = x_.ref[(tokens[r / 4] - tokens_.first) * 4 + r % 4];
     m_.weights(x_.s, n, scale_s_, ref, sum, x_.p);
-    m_.accumulate_apart(x_.p, keys.v, tile_, n, dim_v_, o);
+    m_.accumulate_scattered(x_.p, keys.v, tile_, n, dim_v_, o);
     for (int r = 0; r < m_.rows; ++r) x_.sum[(tokens[r / 4] - tokens_.first) * 4 + r % 4] += sum[r];
   }
 

@@ -37,18 +37,18 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
     const Spot at = spot_of<Width>(x, n);
     const CompressSequence seq = sequence_of(x, at.b);
     if (at.i >= seq.count) continue;
-    const char* from = piece_at(x.raw, seq.batch, seq.first + at.i * x.nsa.d, at.h, at.column);
+    const char* from = vector_at(x.raw, seq.batch, seq.first + at.i * x.nsa.d, at.h, at.column);
     const int64_t step = x.raw.stride.seq * size_of(x.raw.dtype);
     float sum[Width] = {};
 #pragma unroll 8
     for (int t = 0; t < x.nsa.l; ++t) {
       float value[Width], tap[Width];
-      cuda::load_piece<T>(from + t * step, x.raw.dtype, value);
+      cuda::load_vector<T>(from + t * step, x.raw.dtype, value);
       read_tap(x, t, at.h, at.column, tap);
 #pragma unroll
       for (int e = 0; e < Width; ++e) sum[e] += value[e] * tap[e];
     }
-    cuda::write(sum, x.out.dtype, piece_at(x.out, seq.batch, seq.out_first + at.i, at.h, at.column));
+    cuda::write(sum, x.out.dtype, vector_at(x.out, seq.batch, seq.out_first + at.i, at.h, at.column));
   }
 }
 
@@ -63,12 +63,12 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constan
     const int last = min(at.i / x.nsa.d, seq.count - 1);
     for (int i = max(0, (at.i - x.nsa.l + x.nsa.d) / x.nsa.d); i <= last; ++i) {
       float value[Width], tap[Width];
-      cuda::load_piece<T>(piece_at(x.out, seq.batch, seq.out_first + i, at.h, at.column), x.out.dtype, value);
+      cuda::load_vector<T>(vector_at(x.out, seq.batch, seq.out_first + i, at.h, at.column), x.out.dtype, value);
       read_tap(x, at.i - i * x.nsa.d, at.h, at.column, tap);
 #pragma unroll
       for (int e = 0; e < Width; ++e) sum[e] += value[e] * tap[e];
     }
-    cuda::write(sum, x.d_raw.dtype, piece_at(x.d_raw, seq.batch, seq.first + at.i, at.h, at.column));
+    cuda::write(sum, x.d_raw.dtype, vector_at(x.d_raw, seq.batch, seq.first + at.i, at.h, at.column));
   }
 }
 
@@ -77,8 +77,8 @@ template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) taps_kernel(const __grid_constant__ Params x) {
   const int dim = x.problem.dim_qk, heads = x.problem.heads_kv;
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
-    const int column = int(n % x.pieces.by) * Width, t = int(n / x.pieces.by % x.nsa.l);
-    const int h = int(n / x.pieces.by / x.nsa.l % heads), split = int(n / x.pieces.by / x.nsa.l / heads);
+    const int column = int(n % x.vectors.by) * Width, t = int(n / x.vectors.by % x.nsa.l);
+    const int h = int(n / x.vectors.by / x.nsa.l % heads), split = int(n / x.vectors.by / x.nsa.l / heads);
     const int64_t all = int64_t(x.problem.batch) * x.rows.by, first = int64_t(split) * x.split_rows;
     const int64_t last = first + x.split_rows < all ? first + x.split_rows : all;
     float sum[Width] = {};
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kThreads) taps_kernel(const __grid_constant__ 
       if (b != of) seq = sequence_of(x, b), of = b;
       if (i >= seq.count) continue;
       float gradient[Width], value[Width];
-      cuda::load_piece<T>(piece_at(x.out, seq.batch, seq.out_first + i, h, column), x.out.dtype, gradient);
-      cuda::load_piece<T>(piece_at(x.raw, seq.batch, seq.first + i * x.nsa.d + t, h, column), x.raw.dtype, value);
+      cuda::load_vector<T>(vector_at(x.out, seq.batch, seq.out_first + i, h, column), x.out.dtype, gradient);
+      cuda::load_vector<T>(vector_at(x.raw, seq.batch, seq.first + i * x.nsa.d + t, h, column), x.raw.dtype, value);
 #pragma unroll
       for (int e = 0; e < Width; ++e) sum[e] += gradient[e] * value[e];
     }
@@ -146,12 +146,12 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 template <class... T>
-bool all_aligned(const T&... t) { return ((!t.data || cuda::has_pieces(t, kVec)) && ...); }
+bool all_aligned(const T&... t) { return ((!t.data || cuda::allows_vectors(t, kVec)) && ...); }
 
 Status run_filter(const cuda::Launcher& launcher, Params& x) {
   const Problem& p = x.problem;
   const bool backward = p.pass == Pass::backward, aligned16 = all_aligned(x.raw, x.out, x.d_raw);
-  const int64_t pieces = p.dim_qk / (aligned16 ? kVec : 1);
+  const int64_t vectors = p.dim_qk / (aligned16 ? kVec : 1);
   constexpr Function kForward[] = {forward_kernel<void, 1>, forward_kernel<void, kVec>, forward_kernel<F16, kVec>,
                                    forward_kernel<Bf16, kVec>};
   constexpr Function kBackward[] = {backward_kernel<void, 1>, backward_kernel<void, kVec>,
@@ -162,9 +162,9 @@ Status run_filter(const cuda::Launcher& launcher, Params& x) {
   const int typed = !alike ? 0 : x.raw.dtype == DType::f16 ? 1 : x.raw.dtype == DType::bf16 ? 2 : 0;
   const int which = aligned16 ? 1 + typed : 0;
   const auto of_rows = [&](int rows) {
-    x.rows = Divisor(uint32_t(rows)), x.all = int64_t(p.batch) * rows * p.heads_kv * pieces;
+    x.rows = Divisor(uint32_t(rows)), x.all = int64_t(p.batch) * rows * p.heads_kv * vectors;
   };
-  x.pieces = Divisor(uint32_t(pieces)), x.heads = Divisor(uint32_t(p.heads_kv));
+  x.vectors = Divisor(uint32_t(vectors)), x.heads = Divisor(uint32_t(p.heads_kv));
   if (!backward) {
     of_rows(p.len_k);
     return launch(launcher, kForward[which], x, ceil_div(x.all, kThreads));
@@ -173,7 +173,7 @@ Status run_filter(const cuda::Launcher& launcher, Params& x) {
   if (x.d_raw.data)
     if (Status s = launch(launcher, kBackward[which], x, ceil_div(x.all, kThreads)); !s.ok()) return s;
   if (x.nsa.phi != Phi::conv || !x.gradients[0].data) return Status::good();
-  x.rows = Divisor(uint32_t(p.len_k)), x.all = int64_t(x.row_splits) * p.heads_kv * x.nsa.l * pieces;
+  x.rows = Divisor(uint32_t(p.len_k)), x.all = int64_t(x.row_splits) * p.heads_kv * x.nsa.l * vectors;
   if (Status s = launch(launcher, kTaps[which], x, ceil_div(x.all, kThreads)); !s.ok()) return s;
   x.all = int64_t(x.gradients[0].extent.head) * x.nsa.l * p.dim_qk;
   return launch(launcher, taps_sum_kernel, x, ceil_div(x.all, kThreads));

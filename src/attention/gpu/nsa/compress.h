@@ -12,7 +12,7 @@ namespace attune::compress {
 
 inline constexpr std::string_view kWho = "cuda_compress";
 inline constexpr int kThreads = 256, kVec = 8;
-inline constexpr int64_t kMostBlocks = 132 * 64;  // above, threads take several chunks
+inline constexpr int64_t kMostBlocks = 132 * 64;  // above, threads take several vectors
 
 struct Params {
   Nsa nsa;
@@ -21,10 +21,10 @@ struct Params {
   Tensor raw, out;  // q, and out or d_out
   Tensor d_raw;     // dq
   Tensor weights[5], gradients[5];
-  Divisor pieces;   // of a row of one head
+  Divisor vectors;  // of a row of one head
   Divisor heads;
   Divisor rows;     // per sequence, upper bound: compressed tokens, raw tokens, or groups of d raw tokens
-  int64_t all;      // chunks of all rows
+  int64_t all;      // vectors of all rows
 
   // Gradient of the taps: stages of a sum.
   float* partial;  // [split][head][l][dim]
@@ -46,16 +46,16 @@ __device__ inline CompressSequence sequence_of(const Params& x, int b) {
   return compress_sequence(x.problem, x.args, x.nsa, b, x.out.extent.seq);
 }
 
-// The chunk, row and head of a thread.
+// The vector, row and head of a thread.
 struct Spot { int b, i, h, column; };
 template <int Width>
 __device__ inline Spot spot_of(const Params& x, int64_t n) {
-  const uint32_t row = x.all <= INT32_MAX ? x.pieces.divide(uint32_t(n)) : uint32_t(n / x.pieces.by);
+  const uint32_t row = x.all <= INT32_MAX ? x.vectors.divide(uint32_t(n)) : uint32_t(n / x.vectors.by);
   const uint32_t token = x.heads.divide(row);
   return {int(x.rows.divide(token)), int(x.rows.rest(token)), int(x.heads.rest(row)),
-          int(n - int64_t(row) * x.pieces.by) * Width};
+          int(n - int64_t(row) * x.vectors.by) * Width};
 }
-__device__ inline char* piece_at(const Tensor& t, int b, int s, int h, int column) {
+__device__ inline char* vector_at(const Tensor& t, int b, int s, int h, int column) {
   return row_address(t, b, s, h) + int64_t(column) * size_of(t.dtype);
 }
 

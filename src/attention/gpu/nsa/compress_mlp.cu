@@ -16,11 +16,11 @@ namespace {
 constexpr int kMostRowSplits = 64;
 constexpr int64_t kMinBlocks = 64;  // up to this many, each slice of a sum gets its own CTA
 
-int64_t pieces_of_window(const Params& x) { return x.nsa.l / x.nsa.d; }
+int64_t chunks_of_window(const Params& x) { return x.nsa.l / x.nsa.d; }
 int64_t chunks_of(const Params& x) { return std::max(1, x.problem.len_q / x.nsa.d); }  // per sequence
 int64_t rows_of(const Params& x) { return int64_t(x.problem.heads_kv) * x.problem.batch * chunks_of(x); }
 int64_t width_of(const Params& x) { return x.nsa.width(x.problem.dim_qk); }
-bool slices_apart(const Params& x) {
+bool splits_k(const Params& x) {
   return ceil_div(rows_of(x), kTileM) * ceil_div(width_of(x), kTileN) <= kMinBlocks && x.problem.pass == Pass::forward;
 }
 
@@ -39,12 +39,12 @@ __device__ void each(const Params& x, int width, F f) {
 }
 __device__ float load(const Tensor& t, int b, int s, int h, int c) {
   float one[1];
-  cuda::read(piece_at(t, b, s, h, c), t.dtype, one);
+  cuda::read(vector_at(t, b, s, h, c), t.dtype, one);
   return one[0];
 }
 __device__ void store(const Tensor& t, int b, int s, int h, int c, float y) {
   const float one[1] = {y};
-  cuda::write(one, t.dtype, piece_at(t, b, s, h, c));
+  cuda::write(one, t.dtype, vector_at(t, b, s, h, c));
 }
 
 // Incomplete chunks and the rows after the last are 0: they take part in the product too.
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(kThreads) offset_kernel(const __grid_constant_
 
 __global__ void __launch_bounds__(kProductThreads, 2) product_kernel(const __grid_constant__ ProductParams p) {
   __shared__ ProductTiles tiles;
-  const int n = int(blockIdx.x), slices = p.apart ? p.slices : 1, slice = n % slices, block = n / slices;
-  product_block(p, tiles, block / p.blocks_n, block % p.blocks_n, slice, p.apart ? slice + 1 : p.slices);
+  const int n = int(blockIdx.x), slices = p.split_k ? p.slices : 1, slice = n % slices, block = n / slices;
+  product_block(p, tiles, block / p.blocks_n, block % p.blocks_n, slice, p.split_k ? slice + 1 : p.slices);
 }
 // Adds the slices of hidden into the first.
 __global__ void __launch_bounds__(kThreads) add_kernel(const __grid_constant__ Params x) {
@@ -200,7 +200,7 @@ struct Run {
 
   Run(const cuda::Launcher& launches, Params& params, std::byte* of_products)
       : launcher(launches), x(params), scratch(of_products), dim(x.problem.dim_qk), width(width_of(x)),
-        chunk(x.nsa.d * dim), window(x.nsa.l * dim), rows(rows_of(x)), steps(pieces_of_window(x)) {}
+        chunk(x.nsa.d * dim), window(x.nsa.l * dim), rows(rows_of(x)), steps(chunks_of_window(x)) {}
 
   Status step(Function f, int64_t all, int64_t rows_of_sequence) {
     x.all = all, x.rows = Divisor(uint32_t(std::max<int64_t>(1, rows_of_sequence)));
@@ -217,14 +217,15 @@ struct Run {
   }
 
   // The product of gpu/nsa/compress_product.h. A slice of its sum has a CTA of its own, or one CTA adds all.
-  enum class Slices { together, apart };
+  enum class Slices { serial, split_k };
   Status product(int64_t k, const float* left, int64_t pitch, const float* right, int64_t n, float* to, Slices slices) {
-    const bool apart = slices == Slices::apart;
+    const bool split_k = slices == Slices::split_k;
     static constinit cuda::SharedMemoryOptIn ready{};
     ProductParams p{.x = left, .y = right, .to = to, .pitch_x = pitch, .m = int32_t(rows), .n = int32_t(n),
-                    .k = int32_t(k), .blocks_n = int32_t(ceil_div(n, kTileN)), .slices = slices_of(k), .apart = apart};
+                    .k = int32_t(k), .blocks_n = int32_t(ceil_div(n, kTileN)), .slices = slices_of(k),
+                    .split_k = split_k};
     return launcher({.kernel = cuda::address(product_kernel), .ready = &ready,
-                     .blocks = ceil_div(rows, kTileM) * p.blocks_n * (apart ? p.slices : 1),
+                     .blocks = ceil_div(rows, kTileM) * p.blocks_n * (split_k ? p.slices : 1),
                      .threads = kProductThreads},
                     p);
   }
@@ -235,16 +236,16 @@ struct Run {
     if (Status s = step(lay_kernel, (rows + steps - 1) * chunk, chunks); !s.ok()) return s;
     if (Status s = step(lay_weights_kernel, width * window, chunks); !s.ok()) return s;
     if (Status s = step(offset_kernel, width * 32, chunks); !s.ok()) return s;
-    const Slices slices = slices_apart(x) ? Slices::apart : Slices::together;
+    const Slices slices = splits_k(x) ? Slices::split_k : Slices::serial;
     const Status made = product(window, x.chunks, chunk, x.w1, width, x.hidden, slices);
-    if (!made.ok() || slices == Slices::together) return made;
+    if (!made.ok() || slices == Slices::serial) return made;
     x.row_splits = slices_of(window);
     return step(add_kernel, rows * width, chunks);
   }
   Status forward() {
     if (Status s = begin(); !s.ok()) return s;
     if (Status s = step(silu_kernel, rows * width, chunks_of(x)); !s.ok()) return s;
-    if (Status s = product(width, x.hidden, width, x.w2, dim, x.tokens, Slices::together); !s.ok()) return s;
+    if (Status s = product(width, x.hidden, width, x.w2, dim, x.tokens, Slices::serial); !s.ok()) return s;
     return step(store_kernel, rows * dim, chunks_of(x));
   }
   Status backward() {
@@ -294,11 +295,11 @@ void mlp_carve(Workspace& ws, const Problem& p, Params& x, std::byte*& scratch) 
   const bool back = p.pass == Pass::backward;
   const auto floats = [&](int64_t n) { return ws.take<float>(size_t(n)); };
   const int64_t dim = p.dim_qk, width = width_of(x), window = x.nsa.l * dim, chunk = x.nsa.d * dim;
-  const int64_t rows = rows_of(x), padded = rows + pieces_of_window(x) - 1;
+  const int64_t rows = rows_of(x), padded = rows + chunks_of_window(x) - 1;
   x.split_rows = int32_t(std::max<int64_t>(1, ceil_div(rows, kMostRowSplits)));
   x.row_splits = int32_t(ceil_div(rows, x.split_rows));
   x.chunks = floats(padded * chunk), x.tokens = floats(rows * dim);
-  x.hidden = floats(rows * width * (slices_apart(x) ? slices_of(window) : 1));
+  x.hidden = floats(rows * width * (splits_k(x) ? slices_of(window) : 1));
   x.w1 = floats(width * window), x.w2 = floats(dim * width), x.offset = floats(width);
   if (!back) return;
   scratch = ws.take<std::byte>(cuda::kBlasBytes);

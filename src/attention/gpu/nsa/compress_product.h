@@ -13,17 +13,17 @@ inline constexpr int kTileM = 128, kTileN = 64, kTileK = 16, kSlice = 512, kProd
 
 struct ProductParams {
   const float *x, *y;  // 16-byte rows; k is a multiple of 4
-  float* to;           // [m][n], or [slice][m][n] if `apart`
+  float* to;           // [m][n], or [slice][m][n] if `split_k`
   int64_t pitch_x;
   int32_t m, n, k;
   int32_t blocks_n, slices;  // slices: of all terms
-  bool apart;
+  bool split_k;
 };
 
 __host__ __device__ inline int slices_of(int64_t k) { return int((k + kSlice - 1) / kSlice); }
-__device__ inline float add_slices(const float* parts, int64_t step, int count) {
-  float sum = parts[0];
-  for (int n = 1; n < count; ++n) sum = __fadd_rn(sum, parts[n * step]);
+__device__ inline float add_slices(const float* partial, int64_t step, int count) {
+  float sum = partial[0];
+  for (int n = 1; n < count; ++n) sum = __fadd_rn(sum, partial[n * step]);
   return sum;
 }
 
@@ -59,7 +59,7 @@ __device__ inline void product_block(const ProductParams& p, ProductTiles& tiles
 #pragma unroll
     for (int e = 0; e < 4; ++e) tiles.y[buffer][k + e][tid / 4] = four[e];
   };
-  float* const to = p.to + (p.apart ? int64_t(first_slice) * p.m * p.n : 0) +
+  float* const to = p.to + (p.split_k ? int64_t(first_slice) * p.m * p.n : 0) +
                     int64_t(row0 + rows) * p.n + column0 + columns;
   float sum[8][4] = {};
   int buffer = 0;

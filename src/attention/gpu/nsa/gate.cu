@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kWho = "cuda_gate";
 constexpr int kThreads = 256, kVec = 8;
-constexpr int64_t kMostBlocks = 132 * 64;  // above, threads take several chunks
+constexpr int64_t kMostBlocks = 132 * 64;  // above, threads take several vectors
 
 struct Params {
   Tensor q, gates, out, dq, d_gates;  // out: d_out in a backward
@@ -26,10 +26,10 @@ struct Params {
   DenseArgs args;
   bool uniform;             // every sequence fills its rows: no lengths in tensors
   int32_t heads, per_gate;  // heads of out, and heads per gate
-  Divisor pieces;           // per row
+  Divisor vectors;          // per row
   Divisor per_token;        // heads, or gates in a backward
   Divisor tokens;           // per sequence, upper bound
-  int64_t all;              // chunks of all rows, or gates of all tokens
+  int64_t all;              // vectors of all rows, or gates of all tokens
   int32_t lanes;            // lanes of a warp per gate: 1, 2, ... 32
 };
 
@@ -58,7 +58,7 @@ __device__ Gates gates_of(const Params& x, const Token& at, int gate) {
   return made;
 }
 
-__device__ char* piece_at(const Tensor& t, const Token& at, int head, int column) {
+__device__ char* vector_at(const Tensor& t, const Token& at, int head, int column) {
   return row_address(t, at.b, at.s, head) + int64_t(column) * size_of(t.dtype);
 }
 
@@ -66,26 +66,26 @@ __device__ char* piece_at(const Tensor& t, const Token& at, int head, int column
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ Params x) {
   for (int64_t n = int64_t(blockIdx.x) * kThreads + threadIdx.x; n < x.all; n += int64_t(gridDim.x) * kThreads) {
-    const uint32_t row = x.all <= INT32_MAX ? x.pieces.divide(uint32_t(n)) : uint32_t(n / x.pieces.by);
-    const int column = int(n - int64_t(row) * x.pieces.by) * Width, h = int(x.per_token.rest(row));
+    const uint32_t row = x.all <= INT32_MAX ? x.vectors.divide(uint32_t(n)) : uint32_t(n / x.vectors.by);
+    const int column = int(n - int64_t(row) * x.vectors.by) * Width, h = int(x.per_token.rest(row));
     const Token at = find_token(x, x.per_token.divide(row));
     if (!at.there) continue;
     const Gates gates = gates_of(x, at, h / x.per_gate);
     float branch[3][Width], sum[Width];
 #pragma unroll
     for (int b = 0; b < 3; ++b)
-      cuda::load_piece<T>(piece_at(x.q, at, b * x.heads + h, column), x.q.dtype, branch[b]);
+      cuda::load_vector<T>(vector_at(x.q, at, b * x.heads + h, column), x.q.dtype, branch[b]);
 #pragma unroll
     for (int e = 0; e < Width; ++e)
       sum[e] = gates.g[0] * branch[0][e] + gates.g[1] * branch[1][e] + gates.g[2] * branch[2][e];
-    cuda::write(sum, x.out.dtype, piece_at(x.out, at, h, column));
+    cuda::write(sum, x.out.dtype, vector_at(x.out, at, h, column));
   }
 }
 
 // A gate has x.lanes lanes of a warp.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_constant__ Params x) {
-  const int lane = threadIdx.x % uint32_t(x.lanes), all = x.per_gate * int(x.pieces.by), each = kThreads / x.lanes;
+  const int lane = threadIdx.x % uint32_t(x.lanes), all = x.per_gate * int(x.vectors.by), each = kThreads / x.lanes;
   for (int64_t first = int64_t(blockIdx.x) * each; first < x.all; first += int64_t(gridDim.x) * each) {
     const int64_t n = first + threadIdx.x / uint32_t(x.lanes);
     Token at{};
@@ -95,18 +95,18 @@ __global__ void __launch_bounds__(kThreads) gate_backward_kernel(const __grid_co
     if (at.there) gates = gates_of(x, at, gate);
     float d_gate[3] = {};
     for (int i = at.there ? lane : all; i < all; i += x.lanes) {
-      const int h = gate * x.per_gate + int(x.pieces.divide(uint32_t(i)));
-      const int column = int(x.pieces.rest(uint32_t(i))) * Width;
+      const int h = gate * x.per_gate + int(x.vectors.divide(uint32_t(i)));
+      const int column = int(x.vectors.rest(uint32_t(i))) * Width;
       float d_out[Width], branch[3][Width];
-      cuda::load_piece<T>(piece_at(x.out, at, h, column), x.out.dtype, d_out);
+      cuda::load_vector<T>(vector_at(x.out, at, h, column), x.out.dtype, d_out);
 #pragma unroll
       for (int b = 0; b < 3; ++b)
-        cuda::load_piece<T>(piece_at(x.q, at, b * x.heads + h, column), x.q.dtype, branch[b]);
+        cuda::load_vector<T>(vector_at(x.q, at, b * x.heads + h, column), x.q.dtype, branch[b]);
 #pragma unroll
       for (int b = 0; b < 3; ++b) {
 #pragma unroll
         for (int e = 0; e < Width; ++e) d_gate[b] += d_out[e] * branch[b][e], branch[b][e] = gates.g[b] * d_out[e];
-        if (x.dq.data) cuda::write(branch[b], x.dq.dtype, piece_at(x.dq, at, b * x.heads + h, column));
+        if (x.dq.data) cuda::write(branch[b], x.dq.dtype, vector_at(x.dq, at, b * x.heads + h, column));
       }
     }
     for (float& one : d_gate)
@@ -145,14 +145,14 @@ Status run(const Plan& plan, const Args& a, Workspace, Stream stream) {
   x.nsa = nsa_of(p), x.problem = p, x.args = dense(a);
   x.uniform = !has_sequence_tensors(a);
   x.heads = p.heads_kv, x.per_gate = p.heads_kv / std::max(1, x.gates.extent.head);
-  const bool aligned16 = cuda::has_pieces(x.q, kVec) && cuda::has_pieces(x.out, kVec) &&
-                    (!x.dq.data || cuda::has_pieces(x.dq, kVec));
-  const int64_t tokens = int64_t(p.batch) * p.len_q, pieces = p.dim_v / (aligned16 ? kVec : 1);
-  x.pieces = Divisor(uint32_t(pieces)), x.tokens = Divisor(uint32_t(std::max(1, p.len_q)));
+  const bool aligned16 = cuda::allows_vectors(x.q, kVec) && cuda::allows_vectors(x.out, kVec) &&
+                         (!x.dq.data || cuda::allows_vectors(x.dq, kVec));
+  const int64_t tokens = int64_t(p.batch) * p.len_q, vectors = p.dim_v / (aligned16 ? kVec : 1);
+  x.vectors = Divisor(uint32_t(vectors)), x.tokens = Divisor(uint32_t(std::max(1, p.len_q)));
   x.per_token = Divisor(uint32_t(backward ? x.gates.extent.head : x.heads));
   x.lanes = 1;
-  while (x.lanes < 32 && x.lanes < x.per_gate * pieces) x.lanes *= 2;
-  x.all = tokens * (backward ? x.gates.extent.head : x.heads * pieces);
+  while (x.lanes < 32 && x.lanes < x.per_gate * vectors) x.lanes *= 2;
+  x.all = tokens * (backward ? x.gates.extent.head : x.heads * vectors);
   if (!x.all) return Status::good();
   const cuda::Launcher launcher(kWho, p, x.q.device_index, stream);
   if (!launcher.status.ok()) return launcher.status;

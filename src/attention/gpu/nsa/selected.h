@@ -29,7 +29,7 @@ __device__ inline void load(PlainRow& to, const Tensor& t, int64_t b, int64_t s,
   for (int n = 0; n < kPlainVec; ++n) {
     const int d = int(threadIdx.x % 32) + n * 32;
     float one[1] = {0.f};
-    if (d < dim) load_piece<T>(row + int64_t(d) * size_of(t.dtype), t.dtype, one);
+    if (d < dim) load_vector<T>(row + int64_t(d) * size_of(t.dtype), t.dtype, one);
     to[n] = one[0];
   }
 }

@@ -51,8 +51,8 @@ static __global__ void __launch_bounds__(1024)
   int3 base{};  // running totals of tokens, chunks and partial results
   for (int64_t start = 0; start < x.lists; start += 1024) {
     const int64_t list = start + threadIdx.x;
-    const int count = list < x.lists ? x.count[list] : 0, pieces = (count + x.chunk - 1) / x.chunk;
-    const int3 own{count, pieces, pieces > 1 ? pieces : 0};
+    const int count = list < x.lists ? x.count[list] : 0, chunks = (count + x.chunk - 1) / x.chunk;
+    const int3 own{count, chunks, chunks > 1 ? chunks : 0};
     int3 y = own;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -70,7 +70,7 @@ static __global__ void __launch_bounds__(1024)
     if (list < x.lists) {
       const int3 first{y.x - own.x, y.y - own.y, y.z - own.z};
       x.begin[list] = x.cursor[list] = first.x, x.slots[list] = {first.z, own.z};
-      for (int n = 0; n < pieces; ++n)
+      for (int n = 0; n < chunks; ++n)
         x.chunks[first.y + n] = {int(list), first.x + n * x.chunk, min(x.chunk, count - n * x.chunk),
                                  own.z ? first.z + n : -1};
     }

@@ -70,9 +70,9 @@ struct KeyRows {
     seq = sequence_of(x, b);
     int64_t from = int64_t(own) * TileK, until = from + TileK;
     if (const Blocks size = p.mask.blocks; size.k) {  // a tile lies within one key block
-      const int pieces = (size.k + TileK - 1) / TileK;
-      const int64_t start = int64_t(own / pieces) * size.k;
-      from = start + own % pieces * TileK, until = min(from + TileK, start + size.k);
+      const int per_block = (size.k + TileK - 1) / TileK;
+      const int64_t start = int64_t(own / per_block) * size.k;
+      from = start + own % per_block * TileK, until = min(from + TileK, start + size.k);
     }
     first = clamp(from, 0, seq.len_k), count = clamp(until, 0, seq.len_k) - first;
     if (count <= 0) return;

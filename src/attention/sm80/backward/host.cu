@@ -92,7 +92,7 @@ bool many_lists(const Problem& p) { return p.mask.blocks.q && ceil_div(p.len_q, 
 struct Scratch {
   float2* rows;
   int32_t *order, *begin_k, *row_k;
-  int* apart;
+  int* disjoint;
   float* dq;
   int* tickets;
   uint64_t* large_logits;
@@ -104,7 +104,7 @@ Scratch carve(Workspace& ws, const Problem& p, const Chosen& c) {
   if (many_lists(p)) {
     s.begin_k = ws.take<int32_t>(size_t(heads(p) * (ceil_div(p.len_k, p.mask.blocks.k) + 1)));
     s.row_k = ws.take<int32_t>(size_t(p.mask.blocks.bound));
-    s.apart = ws.take<int>(1);
+    s.disjoint = ws.take<int>(1);
   }
   if (c.rows) return s;
   s.dq = ws.take<float>(rows * size_t(c.keys->dim));
@@ -133,7 +133,7 @@ Status shape(Plan& plan, const Planner&) {
 
 // Loads and stores are 16 bytes wide.
 Status fits(const Plan&, const Args& a) {
-  return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
+  return check_aligned16(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
 }
 
 class Run {
@@ -158,15 +158,15 @@ class Run {
     one_by_one_ = x_.shared_keys && p_.reproducible != Reproducible::no;
     if (many_lists(p_) && !a.given(Role::block_begin_k)) make_list(scratch);
     // With a list by key block, longest first.
-    if (x_.args.given(Role::block_begin_k) && !x_.tickets && (!one_by_one_ || x_.apart))
+    if (x_.args.given(Role::block_begin_k) && !x_.tickets && (!one_by_one_ || x_.disjoint))
       x_.order = {.place = scratch.order, .begin = Role::block_begin_k, .tiles = Divisor(uint32_t(x_.tiles)),
                   .heads = Divisor(uint32_t(p_.heads_kv)),
-                  .pieces = Divisor(uint32_t(ceil_div(p_.mask.blocks.k, chosen_.keys->tile))),
+                  .tiles_per_block = Divisor(uint32_t(ceil_div(p_.mask.blocks.k, chosen_.keys->tile))),
                   .batch = uint32_t(p_.batch), .group = uint32_t(x_.group), .falling = false, .by_tile = false};
   }
 
   Status run() {
-    if (x_.apart)
+    if (x_.disjoint)
       if (Status s = cuda::build_blocks(list_, launcher_.device(), launcher_.stream()); !s.ok()) return s;
     if (Status s = sm80::backward_prepare(kWho, x_, place_, launcher_.stream()); !s.ok()) return s;
     // Clears keys that no sequence owns, and sums.
@@ -193,7 +193,7 @@ class Run {
     begin.data = scratch.begin_k, begin.extent = {batch, 1, head, columns + 1};
     begin.stride = {batch > 1 ? int64_t(head) * (columns + 1) : 0, 0, head > 1 ? columns + 1 : 0};
     entries.data = scratch.row_k, entries.extent = {1, 1, 1, p_.mask.blocks.bound}, entries.stride = {};
-    x_.apart = scratch.apart;
+    x_.disjoint = scratch.disjoint;
     list_ = {.problem = p_, .args = x_.args, .origin = BlockOrigin::lists, .batch = batch, .heads = head,
              .rows = int32_t(ceil_div(p_.len_q, p_.mask.blocks.q)), .columns = columns};
   }

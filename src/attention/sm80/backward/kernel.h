@@ -169,11 +169,11 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
   }
 
   // Computes P from S and dS from dP for one step, then packs both as operands: [m][n] holds rows lane / 4 and + 8.
-  using Part = Accumulator[kM][kStep / 8];
+  using Fragments = Accumulator[kM][kStep / 8];
   __device__ auto lse_of(const Visit& t, int first) const {
     return [this, &t, i = first + lane % 4 * 2](int row) { return this->lse(t, i + row); };
   }
-  __device__ void hide(Part& s, const Visit& t, int first) const {
+  __device__ void hide(Fragments& s, const Visit& t, int first) const {
     const float hidden = copysignf(INFINITY, -x.scale);
     if (!kPingPong && at.large_logits) lower_large_logits(s, x.scale, lse_of(t, first));
 #pragma unroll
@@ -190,7 +190,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
             if (n * 8 + e < from || n * 8 + e >= until) s[m][n].c[2 * half + e] = hidden;
       }
   }
-  __device__ void weigh(Part& s, const float4* rows) const {
+  __device__ void weigh(Fragments& s, const float4* rows) const {
     const float scale = x.scale * kLog2e;
 #pragma unroll
     for (int n = 0; n < kStep / 8; ++n) {
@@ -201,7 +201,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
         for (int e = 0; e < 4; ++e) s[m][n].c[e] = exp2_fast(fmaf(s[m][n].c[e], scale, e % 2 ? -two.z : -two.x));
     }
   }
-  __device__ void differ(Part& dp, const Part& weight, const float4* rows) const {
+  __device__ void differ(Fragments& dp, const Fragments& weight, const float4* rows) const {
 #pragma unroll
     for (int n = 0; n < kStep / 8; ++n) {
       const float4 two = rows[n * 4 + lane % 4];
@@ -230,7 +230,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
       return i(m, n, e) < max(by.x, t.from) || i(m, n, e) >= min(by.y, t.until);
     }
   };
-  __device__ void weigh_with_options(Part& s, Part& dp, int number, int first, const float4* rows) const {
+  __device__ void weigh_with_options(Fragments& s, Fragments& dp, int number, int first, const float4* rows) const {
     const Visit t = at.visit[number % 4];
     General score(p, a, at.seq, at.b, at.head_kv * at.group + t.head);
     if (score.block_bias) score.entry = this->entries->of_visit[number % 4];
@@ -243,7 +243,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
   }
 
   using Packed = uint32_t[kM][kStep / 8][2];
-  static __device__ void pack_part(Packed& to, const Part& from) {
+  static __device__ void pack_fragments(Packed& to, const Fragments& from) {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -292,23 +292,23 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
   }
 
   // dQ += dS K for the rows of the tile, into global memory. Deterministic runs wait for this CTA's ticket.
-  static constexpr int kDqParts = kDqRows / 16;
+  static constexpr int kDqM = kDqRows / 16;
   template <int kDepth>
-  __device__ void multiply_dq(Accumulator (&dq)[kDqParts][kDqSpan / 8], uint32_t ds, int first) const {
-    const int part = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
-    const Chunks<TileOfS, kDqRows> row(ds, lane % 8 + lane / 16 * 8, part * kDqRows + lane / 8 % 2 * 8);
+  __device__ void multiply_dq(Accumulator (&dq)[kDqM][kDqSpan / 8], uint32_t ds, int first) const {
+    const int row_warp = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
+    const Chunks<TileOfS, kDqRows> row(ds, lane % 8 + lane / 16 * 8, row_warp * kDqRows + lane / 8 % 2 * 8);
     const Chunks<TileOfK, kDqSpan> chunk(shared, lane % 16, column + lane / 16 * 8);
 #pragma unroll kLate ? 2 : 8
     for (int k = 0; k < kDepth; k += 16) {
-      FragmentA one[kDqParts];
+      FragmentA one[kDqM];
 #pragma unroll
-      for (int m = 0; m < kDqParts; ++m) load_matrix4_transposed(one[m].r, row[m * 16] + (first + k) * 128);
+      for (int m = 0; m < kDqM; ++m) load_matrix4_transposed(one[m].r, row[m * 16] + (first + k) * 128);
 #pragma unroll
       for (int d = 0; d < kDqSpan / 8; d += 2) {
         uint32_t two[4];
         load_matrix4_transposed(two, chunk[d * 8] + (first + k) * 128);
 #pragma unroll
-        for (int m = 0; m < kDqParts; ++m) {
+        for (int m = 0; m < kDqM; ++m) {
           multiply_add<T>(dq[m][d], one[m], {two[0], two[1]});
           multiply_add<T>(dq[m][d + 1], one[m], {two[2], two[3]});
         }
@@ -317,16 +317,16 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
   }
   __device__ void add_dq(int n, uint32_t ds) const {
     int done = x.tickets ? load_count(this->ticket(n)) : 0;
-    Accumulator dq[kDqParts][kDqSpan / 8] = {};
+    Accumulator dq[kDqM][kDqSpan / 8] = {};
     multiply_dq<kTileK>(dq, ds, 0);
     if (x.tickets)
       while (done < at.before[n % 4]) done = load_count(this->ticket(n));
     const Visit t = at.visit[n % 4];
-    const int part = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
-    const int row = t.first + part * kDqRows;
+    const int row_warp = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
+    const int row = t.first + row_warp * kDqRows;
     float* to = x.dq + (at.row + int64_t(t.head) * x.padded + row) * kDim + column / 8 * kFragment;
 #pragma unroll
-    for (int m = 0; m < kDqParts; ++m) {
+    for (int m = 0; m < kDqM; ++m) {
       if (row + m * 16 >= at.seq.len_q) continue;
 #pragma unroll
       for (int d = 0; d < kDqSpan / 8; ++d) add_fragment(to + m * 16 * kDim + d * kFragment, lane, dq[m][d]);
@@ -339,7 +339,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
       const bool partial = at.visit[n % 4].partial, large_logits = kPingPong && at.large_logits;
-      Part s, dp;
+      Fragments s, dp;
       product<TileOfK, TileOfQ, kDim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, kDim>(dp, shared + kV, q_shared(stage) + kO, first);
       refresh();
@@ -358,8 +358,8 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
         }
       }
       Packed weight, ds;
-      pack_part(weight, s);
-      pack_part(ds, dp);
+      pack_fragments(weight, s);
+      pack_fragments(ds, dp);
       refresh();
       stage = opaque(stage);
       put(ds_shared(buffer), ds, first);
@@ -504,7 +504,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     copy_gradient<TileOfV>(Role::dv, shared + kV, p.dim_v);
   }
   __device__ int first_key() const { return warp % Shape::kSumWarpsK * kSumKeys + lane / 4; }
-  __device__ int first_part() const { return warp / Shape::kSumWarpsK; }
+  __device__ int column_group() const { return warp / Shape::kSumWarpsK; }
   template <class Layout, int kColumns>
   __device__ void put_gradient(uint32_t tile, const Accumulator (&acc)[kSumM][kColumns], float factor) const {
 #pragma unroll
@@ -514,7 +514,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           store_shared(tile + lane % 4 * 4 +
-                           Layout::offset(first_key() + m * 16 + half * 8, (first_part() * kColumns + d) * 8),
+                           Layout::offset(first_key() + m * 16 + half * 8, (column_group() * kColumns + d) * 8),
                        pack<T>(acc[m][d].c[2 * half] * factor, acc[m][d].c[2 * half + 1] * factor));
   }
   template <class Layout>
@@ -541,7 +541,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
       for (int d = 0; d < kColumns; ++d)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          sums[(first_key() + m * 16 + e / 2 * 8) * kDim + (first_part() * kColumns + d) * 8 + lane % 4 * 2 + e % 2] =
+          sums[(first_key() + m * 16 + e / 2 * 8) * kDim + (column_group() * kColumns + d) * 8 + lane % 4 * 2 + e % 2] =
               acc[m][d].c[e] * factor;
     __syncthreads();
     if (!x.shared_keys)
@@ -588,7 +588,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kBlocks)
     }
     K keys(params, shared, place, seen, entries_of);
     admit_next();
-    if (params.order.place || params.tickets || params.apart) wait_for_previous();  // prepare computes places
+    if (params.order.place || params.tickets || params.disjoint) wait_for_previous();  // prepare computes places
     if (threadIdx.x == 0) keys.find_place();
     __syncthreads();
     if (place.count > 0) keys.run();

@@ -60,7 +60,7 @@ struct BackwardRows {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head),
             a.row<const int32_t>(Role::block_column)};
   }
-  __device__ int key_pieces() const { return (p.mask.blocks.k + kTileK - 1) / kTileK; }
+  __device__ int key_tiles_per_block() const { return (p.mask.blocks.k + kTileK - 1) / kTileK; }
 
   // Called by one thread.
   __device__ void find_place() {
@@ -72,23 +72,24 @@ struct BackwardRows {
     const Blocks size = p.mask.blocks;
     int64_t first = int64_t(tile) * kTileQ, last = first + kTileQ;
     if (size.q) {  // the rows lie within one query block
-      const int pieces = (size.q + kTileQ - 1) / kTileQ;
-      const int64_t start = int64_t(tile / pieces) * size.q;
-      first = start + tile % pieces * kTileQ, last = min(first + kTileQ, start + size.q);
+      const int per_block = (size.q + kTileQ - 1) / kTileQ;
+      const int64_t start = int64_t(tile / per_block) * size.q;
+      first = start + tile % per_block * kTileQ, last = min(first + kTileQ, start + size.q);
     }
     at.first = clamp(first, 0, at.seq.len_q), at.rows = clamp(last, 0, at.seq.len_q) - at.first;
     if (at.rows <= 0) return;
     const int end = at.first + at.rows - 1;
     at.open_first = walk().first_key(end), at.open_last = walk().last_key(at.first);
     at.first_tile = size.q ? 0 : walk().first_key(at.first) / kTileK;
-    at.tiles = size.q ? list().count(at.first / size.q) * key_pieces()
+    at.tiles = size.q ? list().count(at.first / size.q) * key_tiles_per_block()
                       : max(0, int(ceil_div(walk().last_key(end), kTileK)) - at.first_tile);
   }
   __device__ Tile tile(int n) const {
     int64_t first = int64_t(at.first_tile + n) * kTileK, last = first + kTileK;
     if (p.mask.blocks.q) {
-      const int64_t begin = int64_t(list().key_block(at.first / p.mask.blocks.q, n / key_pieces())) * p.mask.blocks.k;
-      first = begin + n % key_pieces() * kTileK, last = min(first + kTileK, begin + p.mask.blocks.k);
+      const int per_block = key_tiles_per_block();
+      const int64_t begin = int64_t(list().key_block(at.first / p.mask.blocks.q, n / per_block)) * p.mask.blocks.k;
+      first = begin + n % per_block * kTileK, last = min(first + kTileK, begin + p.mask.blocks.k);
     }
     const int end = clamp(last, 0, at.seq.len_k), start = clamp(first, 0, end);
     return {start, end, at.open_first > start || at.open_last < start + kTileK || end < start + kTileK};

@@ -111,19 +111,19 @@ struct KeyWalk {
     const Blocks size = p.mask.blocks;
     int64_t first = int64_t(tile) * kTileK, last = first + kTileK;
     if (size.k) {  // a tile lies within one key block
-      const int pieces = (size.k + kTileK - 1) / kTileK;
-      const int64_t start = int64_t(tile / pieces) * size.k;
-      first = start + tile % pieces * kTileK, last = min(first + kTileK, start + size.k);
+      const int per_block = (size.k + kTileK - 1) / kTileK;
+      const int64_t start = int64_t(tile / per_block) * size.k;
+      first = start + tile % per_block * kTileK, last = min(first + kTileK, start + size.k);
     }
     at.first = clamp(first, 0, at.seq.len_k), at.count = clamp(last, 0, at.seq.len_k) - at.first;
     if (at.count <= 0) return;
     const int end = at.first + at.count - 1;
     at.low = walk().first_query(at.first), at.high = walk().last_query(end);
     at.open_first = walk().first_query(end), at.open_last = at.count == kTileK ? walk().last_query(at.first) : 0;
-    at.by_key = a.given(Role::block_begin_k) && (!x.apart || *x.apart);
+    at.by_key = a.given(Role::block_begin_k) && (!x.disjoint || *x.disjoint);
     at.head = 0, at.block = size.q ? first_block() : 0;
     const int grid = x.tickets ? kTileQ : 16;  // CTAs that share tickets need the same tiles
-    at.start = size.q ? 0 : at.low / grid * grid, at.limit = size.q ? pieces() : at.high;
+    at.start = size.q ? 0 : at.low / grid * grid, at.limit = size.q ? tiles_per_block() : at.high;
     at.step = size.q ? 1 : kTileQ;
   }
 
@@ -136,7 +136,7 @@ struct KeyWalk {
   // Without a list: tiles of one head.
   __device__ int tiles() const { return at.high > at.low ? (at.high - at.start + kTileQ - 1) / kTileQ : 0; }
   // Tiles of a query block. Tiles begin at multiples of 16, blocks anywhere.
-  __device__ int pieces() const {
+  __device__ int tiles_per_block() const {
     const int size = p.mask.blocks.q;
     return (size + (size % 16 ? 15 : 0) + kTileQ - 1) / kTileQ;
   }
@@ -224,7 +224,7 @@ struct KeyWalk {
       entries->of_hit[before] = max(0, list().find(block, key_block));
     const int all = at.of_warp[0] + at.of_warp[1];
     __syncthreads();
-    return all * pieces();
+    return all * tiles_per_block();
   }
 };
 

@@ -54,13 +54,13 @@ struct DecodeCombine {
     float4 y{};
     int first = slice;
     do {
-      float4 part[kAtOnce];
+      float4 partial[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int split = first + i * kSlices;
-        part[i] = {};
+        partial[i] = {};
         if (split < splits && column < x.dim_v)
-          part[i] = __ldcg(reinterpret_cast<const float4*>(
+          partial[i] = __ldcg(reinterpret_cast<const float4*>(
               x.partial_out + x.partial_row(split, b, head, query) * x.dim_v + column));
       }
       if (first == slice) {
@@ -70,7 +70,7 @@ struct DecodeCombine {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const float w = weight[min(first + i * kSlices, kMostSplits - 1)];
-        y = {y.x + w * part[i].x, y.y + w * part[i].y, y.z + w * part[i].z, y.w + w * part[i].w};
+        y = {y.x + w * partial[i].x, y.y + w * partial[i].y, y.z + w * partial[i].z, y.w + w * partial[i].w};
       }
       first += kAtOnce * kSlices;
     } while (first - slice < splits);

@@ -49,17 +49,17 @@ int group_of(const Problem& p, const ForwardKernel& k) {
 }
 
 // Query tiles per query block of the list.
-int64_t row_pieces(const Problem& p, const ForwardKernel& k) {
+int64_t query_tiles_per_block(const Problem& p, const ForwardKernel& k) {
   return p.mask.blocks.q ? ceil_div(p.mask.blocks.q, k.tile_q) : 1;
 }
 
 int64_t row_blocks(const Problem& p, const ForwardKernel& k) {
-  if (const int size = p.mask.blocks.q) return ceil_div(p.len_q, size) * row_pieces(p, k);
+  if (const int size = p.mask.blocks.q) return ceil_div(p.len_q, size) * query_tiles_per_block(p, k);
   return ceil_div(int64_t(p.len_q) * group_of(p, k), k.tile_q);
 }
 
 // Key tiles per key block of the list.
-int64_t list_pieces(const Problem& p, const ForwardKernel& k) {
+int64_t key_tiles_per_block(const Problem& p, const ForwardKernel& k) {
   return p.mask.blocks.k ? ceil_div(p.mask.blocks.k, k.tile_k) : 1;
 }
 
@@ -170,7 +170,7 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 // Loads and stores are 16 bytes wide.
-Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
+Status fits(const Plan&, const Args& a) { return check_aligned16(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
 
 Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
   const Problem& p = plan.problem;
@@ -192,7 +192,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .packed_heads = Divisor(uint32_t(p.heads_q / group_of(p, k))),
                                    .batch = Divisor(uint32_t(p.batch)),
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
-                                   .pieces = Divisor(uint32_t(list_pieces(p, k))),
+                                   .tiles_per_block = Divisor(uint32_t(key_tiles_per_block(p, k))),
                                    .order = partial.order,
                                    .decode_rows = decoded == sm80::DecodeShare::some ? uint32_t(sm80::kMostRows) : 0u,
                                    .uniform = uniform,
@@ -210,7 +210,8 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
     static constinit cuda::SharedMemoryOptIn ready;
     const OrderParams order{p, params.args,
                             {.place = partial.order, .begin = Role::block_begin, .tiles = params.row_blocks,
-                             .heads = params.packed_heads, .pieces = Divisor(uint32_t(row_pieces(p, k))),
+                             .heads = params.packed_heads,
+                             .tiles_per_block = Divisor(uint32_t(query_tiles_per_block(p, k))),
                              .batch = uint32_t(p.batch), .group = 1, .falling = true, .by_tile = !uniform}};
     if (Status s = launcher({.kernel = cuda::address(order_kernel), .ready = &ready, .blocks = 1, .threads = 1024},
                             order);

@@ -95,10 +95,10 @@ struct Forward {
     const Blocks size = p.mask.blocks;
     int last;
     if (size.q) {  // the rows of a CTA lie within one query block
-      const int pieces = (size.q + kTileQ - 1) / kTileQ, piece = at.block % pieces;
-      const int64_t start = int64_t(at.block / pieces) * size.q;
-      at.first = clamp(start + piece * kTileQ, 0, at.seq.len_q);
-      last = clamp(start + min((piece + 1) * kTileQ, size.q), 0, at.seq.len_q);
+      const int per_block = (size.q + kTileQ - 1) / kTileQ, index = at.block % per_block;
+      const int64_t start = int64_t(at.block / per_block) * size.q;
+      at.first = clamp(start + index * kTileQ, 0, at.seq.len_q);
+      last = clamp(start + min((index + 1) * kTileQ, size.q), 0, at.seq.len_q);
     } else {
       const uint32_t count = at.seq.len_q * x.group.by;
       at.first = int(min(uint32_t(at.block) * kTileQ, count)), last = int(min(uint32_t(at.first) + kTileQ, count));
@@ -113,7 +113,7 @@ struct Forward {
     if (size.q) {
       const int row = at.first / size.q;
       at.column = list(at).column + list(at).entry(row);
-      at.first_tile = 0, all = list(at).count(row) * int(x.pieces.by);
+      at.first_tile = 0, all = list(at).count(row) * int(x.tiles_per_block.by);
     } else {
       at.first_tile = top.x / kTileK, all = max(0, (bottom.y + kTileK - 1) / kTileK - at.first_tile);
     }
@@ -131,8 +131,9 @@ struct Forward {
     n += at.first_tile;
     int first = n * kTileK, last = min(first + kTileK, at.seq.len_k);
     if (p.mask.blocks.q) {
-      const int block = int(x.pieces.divide(n)), piece = n - block * int(x.pieces.by), size = p.mask.blocks.k;
-      const int64_t begin = int64_t(at.column[block]) * size, start = begin + piece * kTileK;
+      const int per_block = int(x.tiles_per_block.by), size = p.mask.blocks.k;
+      const int block = int(x.tiles_per_block.divide(n)), index = n - block * per_block;
+      const int64_t begin = int64_t(at.column[block]) * size, start = begin + index * kTileK;
       last = clamp(min(start + int64_t(kTileK), begin + size), 0, at.seq.len_k), first = clamp(start, 0, last);
     }
     return {first, last, at.open_first > first || at.open_last < first + kTileK || last < first + kTileK};
@@ -140,7 +141,7 @@ struct Forward {
 
   // List entry of the n-th tile.
   __device__ int entry(const ForwardPlace& at, int n) const {
-    return int(at.column - list(at).column) + int(x.pieces.divide(n + at.first_tile));
+    return int(at.column - list(at).column) + int(x.tiles_per_block.divide(n + at.first_tile));
   }
 
   __device__ void find_seen(const ForwardPlace& at) const {

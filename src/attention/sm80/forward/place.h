@@ -10,23 +10,23 @@ namespace attune::sm80 {
 // The fields that locate a CTA's work come first and contiguously: constants are fetched by cache line, and for short
 // sequences the time to the first load dominates.
 struct ForwardParams {
-  ByteRows q, k, v, out;  // paged keys: data pointer only
-  Divisor group;          // query heads packed into a CTA's rows, ordered (position, head); 1: one head per CTA
-  Divisor row_blocks;     // per packed head: `group` query heads of one sequence
+  ByteRows q, k, v, out;    // paged keys: data pointer only
+  Divisor group;            // query heads packed into a CTA's rows, ordered (position, head); 1: one head per CTA
+  Divisor row_blocks;       // per packed head: `group` query heads of one sequence
   Divisor splits;
-  Divisor packed_heads;   // per sequence
+  Divisor packed_heads;     // per sequence
   Divisor batch;
   Divisor heads_per_key;
-  Divisor pieces;         // key tiles per key block of the list
-  const int32_t* order;   // block list: work item of each CTA; null: its own index
-  uint32_t decode_rows;   // sequences of at most this many (position, head) rows go to the decode kernels
-  bool uniform;           // all sequences equal `seq` except for the batch index: no lengths in tensors
+  Divisor tiles_per_block;  // key tiles per key block of the list
+  const int32_t* order;     // block list: work item of each CTA; null: its own index
+  uint32_t decode_rows;     // sequences of at most this many (position, head) rows go to the decode kernels
+  bool uniform;             // all sequences equal `seq` except for the batch index: no lengths in tensors
   Sequence seq;
   Problem problem;
   DenseArgs args;
-  float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
-  float* partial_lse;     // [split][batch][head][query]
-  uint32_t* arrived;      // [batch][packed head][row block], 0 before and after
+  float* partial_out;       // [split][batch][head][query][dim_v], where splits > 1
+  float* partial_lse;       // [split][batch][head][query]
+  uint32_t* arrived;        // [batch][packed head][row block], 0 before and after
 };
 
 // The rows and keys of a CTA. Moves to shared memory once the first loads are in flight: it is read only at the edges

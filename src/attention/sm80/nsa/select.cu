@@ -124,7 +124,7 @@ bool aligned(const Tensor& t) {
 // Loads are 16 bytes wide, except for f32, which accepts any alignment.
 Status fits(const Plan& plan, const Args& a) {
   if (plan.problem.dtype.q == DType::f32) return Status::good();
-  return check_pieces(kWho, a, {Role::q, Role::k});
+  return check_aligned16(kWho, a, {Role::q, Role::k});
 }
 
 Status run(const Plan& plan, const Args& a, Workspace ws, Stream stream) {

@@ -223,7 +223,7 @@ struct Select : SelectRows<T, Dim> {
     if (threadIdx.x == 0) {
       at = this->find_place();
       const int t = position(at, at.count - 1), warm = (x.taps + kSelectKeys - 2) / kSelectKeys;
-      this->share_tiles(at, all_taken(t) ? 0 : int64_t(x.columns.by) * (this->own(t) - 1), warm, 1);
+      this->split_tiles(at, all_taken(t) ? 0 : int64_t(x.columns.by) * (this->own(t) - 1), warm, 1);
     }
     __syncthreads();
     if (at.count <= 0) return;

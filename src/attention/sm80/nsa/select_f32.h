@@ -39,9 +39,9 @@ struct SelectRows<float, 0> : SelectBase {
   }
   __device__ float* place_of(int tile) const { return keys + tile % 2 * kSelectKeys * pitch; }
   __device__ void load_keys(const SelectPlace& at, int tile) const {
-    const int pieces = (x.problem.dim_qk + 3) / 4, first = tile * kSelectKeys;
-    for (int n = threadIdx.x; n < kSelectKeys * pieces; n += kSelectThreads) {
-      const int row = n / pieces, column = n % pieces * 4;
+    const int chunks = (x.problem.dim_qk + 3) / 4, first = tile * kSelectKeys;
+    for (int n = threadIdx.x; n < kSelectKeys * chunks; n += kSelectThreads) {
+      const int row = n / chunks, column = n % chunks * 4;
       const float* from = nullptr;
       if (first + row < at.seq.keys)
         from = reinterpret_cast<const float*>(x.k.row(at.seq.k_batch, at.seq.k_first + first + row, at.head));

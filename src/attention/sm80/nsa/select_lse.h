@@ -34,7 +34,7 @@ struct SelectLse : SelectRows<T, Dim> {
     static_assert(kSelectThreads == kSelectRows);
     if (threadIdx.x == 0) {
       at = this->find_place();
-      this->share_tiles(at, this->seen_from(at, position(at, at.count - 1)), 0, kLseTiles);
+      this->split_tiles(at, this->seen_from(at, position(at, at.count - 1)), 0, kLseTiles);
     }
     __syncthreads();
     if (at.count <= 0) return;

@@ -89,11 +89,12 @@ struct SelectBase {
   __device__ int seen_from(const SelectPlace& at, int t) const {
     return t + 1 < nsa.l ? 0 : min(int(x.d.divide(uint32_t(t + 1 - nsa.l))) + 1, at.seq.keys);
   }
-  // Assigns whole units of tiles to each split; the first splits get one more.
-  __device__ void share_tiles(SelectPlace& at, int64_t columns, int warm, int unit) const {
-    const int all = int((columns + kSelectKeys * unit - 1) / (kSelectKeys * unit));
+  // Divides the tiles over the splits in multiples of `multiple`; the first splits get one multiple more.
+  __device__ void split_tiles(SelectPlace& at, int64_t columns, int warm, int multiple) const {
+    const int all = int((columns + kSelectKeys * multiple - 1) / (kSelectKeys * multiple));
     const int each = int(x.splits.divide(all)), more = int(x.splits.rest(all));
-    at.first_tile = (at.split * each + min(at.split, more)) * unit, at.tiles = (each + (at.split < more)) * unit;
+    at.first_tile = (at.split * each + min(at.split, more)) * multiple;
+    at.tiles = (each + (at.split < more)) * multiple;
     at.warm_tile = max(0, at.first_tile - warm);
   }
 

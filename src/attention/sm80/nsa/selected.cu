@@ -54,7 +54,7 @@ Status shape(Plan& plan, const Planner&) {
 }
 
 // Loads and stores are 16 bytes wide.
-Status fits(const Plan&, const Args& a) { return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
+Status fits(const Plan&, const Args& a) { return check_aligned16(kWho, a, {Role::q, Role::k, Role::v, Role::out}); }
 
 Status combine(const cuda::Launcher& launcher, const Plan& plan, const sm80::SelectedParams& x) {
   const Problem& p = plan.problem;

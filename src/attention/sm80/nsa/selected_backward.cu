@@ -44,7 +44,7 @@ std::span<SelectedKeysKernel> key_kernels_for(const Problem& p, int arch) {
 
 int64_t padded(const Problem& p) { return round_up(p.len_q, sm80::kRowsOfPrepare); }
 int64_t heads(const Problem& p) { return int64_t(p.batch) * p.heads_q; }
-int pieces_of(const Nsa& nsa) { return int(ceil_div(nsa.s, sm80::kKeysOfBlock)); }
+int tiles_per_block(const Nsa& nsa) { return int(ceil_div(nsa.s, sm80::kKeysOfTile)); }
 
 int64_t chunk_of(const Problem& p, const ListBounds& most, const Device& d) {
   const int64_t group = sm80::heads_per_key(p);
@@ -57,7 +57,7 @@ Scratch carve(Workspace& ws, const Plan& plan, const Nsa& nsa) {
   const Problem& p = plan.problem;
   const ListBounds most(p, nsa);
   const int64_t chunk = chunk_of(p, most, plan.device);
-  const int64_t keys = most.partials(chunk) * pieces_of(nsa) * sm80::kKeysOfBlock;
+  const int64_t keys = most.partials(chunk) * tiles_per_block(nsa) * sm80::kKeysOfTile;
   Scratch s{};
   s.row_stats = ws.take<float2>(size_t(heads(p) * padded(p)));
   s.lists = carve_lists(ws, most, chunk);
@@ -79,8 +79,8 @@ Status shape(Plan& plan, const Planner&) {
                                " within the shared memory of ", plan.device.name);
   plan.tile_q = sm80::selected_rows(p, nsa, *k), plan.tile_k = k->tile_k;
   const ListBounds lists(p, nsa);
-  const int64_t most = std::max({sm80::selected_blocks(p, nsa, *k), lists.pairs, lists.lists * pieces_of(nsa),
-                                 lists.chunks(chunk_of(p, lists, plan.device)) * pieces_of(nsa),
+  const int64_t most = std::max({sm80::selected_blocks(p, nsa, *k), lists.pairs, lists.lists * tiles_per_block(nsa),
+                                 lists.chunks(chunk_of(p, lists, plan.device)) * tiles_per_block(nsa),
                                  heads(p) * padded(p) / sm80::kRowsOfPrepare});
   if (most > kMostBlocks) return Status::unsupported(kWho, ": ", most, " choices or blocks are over 2^31 - 1");
   Workspace count;
@@ -93,7 +93,7 @@ Status fits(const Plan&, const Args& a) {
   if (a.given(Role::cache_index))
     return Status::unsupported(kWho, ": does not support cache_index: sequences that share keys would write the same "
                                "gradient");
-  return check_pieces(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
+  return check_aligned16(kWho, a, {Role::q, Role::k, Role::v, Role::out, Role::d_out, Role::dq, Role::dk, Role::dv});
 }
 
 class Run {
@@ -137,8 +137,8 @@ class Run {
         if (Status s = clear(a_[r]); !s.ok()) return s;
     const SelectedLists& lists = scratch_.lists;
     if (Status s = transpose_lists(launcher_, x_, lists); !s.ok()) return s;
-    sm80::SelectedKeysParams y{x_, lists, pieces_of(nsa_), 0, scratch_.partial};
-    const int64_t chunks = ListBounds(p_, nsa_).chunks(lists.chunk) * y.pieces;
+    sm80::SelectedKeysParams y{x_, lists, tiles_per_block(nsa_), 0, scratch_.partial};
+    const int64_t chunks = ListBounds(p_, nsa_).chunks(lists.chunk) * y.tiles_per_block;
     for (SelectedKeysKernel& k : key_kernels_for(p_, arch_)) {
       if (!(k.with_k && a_.given(Role::dk)) && !(k.with_v && a_.given(Role::dv))) continue;
       y.stages = key_stages(k, arch_);
@@ -151,7 +151,7 @@ class Run {
     }
     const auto combine = type_ ? sm80::selected_combine_kernel<Bf16> : sm80::selected_combine_kernel<F16>;
     return launcher_({.kernel = cuda::address(combine), .ready = &ready[type_],
-                      .blocks = int64_t(lists.lists) * y.pieces, .threads = 256},
+                      .blocks = int64_t(lists.lists) * y.tiles_per_block, .threads = 256},
                      y);
   }
   Status clear(const Tensor& t) const {

@@ -18,7 +18,7 @@ struct SelectedRows {
   using TileOfK = typename Walk::TileOfK;
   using TileOfV = typename Walk::TileOfV;
   static constexpr int kFixedBytes = TileOfQ::kBytes + TileOfO::kBytes, kStageBytes = Walk::kStageBytes;
-  static constexpr int kPart = kTileK < 32 || kDim > 128 ? 16 : 32;  // keys at once
+  static constexpr int kStepK = kTileK < 32 || kDim > 128 ? 16 : 32;  // keys at once
 
   const SelectedParams& x;
   const Walk& walk;
@@ -32,26 +32,26 @@ struct SelectedRows {
 
   __device__ int row_of(int half) const { return warp * 16 + half * 8 + lane / 4; }
 
-  // Handles keys [first, first + kPart) of the tile.
+  // Handles keys [first, first + kStepK) of the tile.
   __device__ void compute(int first, int stage, const float2 (&end)[2]) {
-    Accumulator s[kPart / 8], dp[kPart / 8];
+    Accumulator s[kStepK / 8], dp[kStepK / 8];
     multiply_tiles<T, TileOfQ, TileOfK>(s, q_shared, walk.k_shared(stage) + first * 128, warp, lane);
     multiply_tiles<T, TileOfO, TileOfV>(dp, o_shared, walk.v_shared(stage) + first * 128, warp, lane);
     const SelectedTile& t = walk.shared.tile[stage];
     const int seen[2] = {walk.seen(t, row_of(0)) - first, walk.seen(t, row_of(1)) - first};
 #pragma unroll
-    for (int n = 0; n < kPart / 8; ++n)
+    for (int n = 0; n < kStepK / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n].c[e] = exp2_fast(fmaf(s[n].c[e], x.scale, -end[e / 2].x));
     if (is_lowered(end[0].x) || is_lowered(end[1].x)) {
 #pragma unroll
-      for (int n = 0; n < kPart / 8; ++n)
+      for (int n = 0; n < kStepK / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) s[n].c[e] = weight_of_large_logit(s[n].c[e], end[e / 2].x);
     }
-    uint32_t ds[kPart / 8][2];
+    uint32_t ds[kStepK / 8][2];
 #pragma unroll
-    for (int n = 0; n < kPart / 8; ++n)
+    for (int n = 0; n < kStepK / 8; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float two[2];
@@ -64,7 +64,7 @@ struct SelectedRows {
       }
     const uint32_t k_first = walk.k_shared(stage) + first * 128 + TileOfK::offset(lane % 16, lane / 16 * 8);
 #pragma unroll
-    for (int k = 0; k < kPart; k += 16) {
+    for (int k = 0; k < kStepK; k += 16) {
       const FragmentA one{{ds[k / 8][0], ds[k / 8][1], ds[k / 8 + 1][0], ds[k / 8 + 1][1]}};
 #pragma unroll
       for (int d = 0; d < kDim / 8; d += 2) {
@@ -96,7 +96,7 @@ struct SelectedRows {
     __syncwarp();
     walk.walk([&](const SelectedTile&, int stage) {
 #pragma unroll 1
-      for (int first = 0; first < kTileK; first += kPart) compute(first, stage, end);
+      for (int first = 0; first < kTileK; first += kStepK) compute(first, stage, end);
     });
     const float scale = x.scale * kLn2;  // without log2(e)
 #pragma unroll

@@ -29,8 +29,8 @@ template <class T, SelectedKeysConfig C>
 struct SelectedKeys {
   static constexpr int kDim = C.dim, kDimV = C.dim_v;
   static constexpr bool kWithDk = C.dk, kWithDv = C.dv;
-  using TileOfK = SharedTile<kKeysOfBlock, kDim>;
-  using TileOfV = SharedTile<kKeysOfBlock, kDimV>;
+  using TileOfK = SharedTile<kKeysOfTile, kDim>;
+  using TileOfV = SharedTile<kKeysOfTile, kDimV>;
   using TileOfQ = SharedTile<kKeyRows, kDim>;
   using TileOfO = SharedTile<kKeyRows, kDimV>;
   static constexpr int kThreads = kKeyWarps * 32;
@@ -50,17 +50,17 @@ struct SelectedKeys {
   __device__ uint32_t q_shared(int stage) const { return stage0 + stage * kStageBytes; }
   __device__ uint32_t o_shared(int stage) const { return q_shared(stage) + TileOfQ::kBytes; }
 
-  // Called by one thread. Returns false if the chunk does not exist or has no keys in this piece.
+  // Called by one thread. Returns false if the chunk does not exist or has no keys in this tile.
   __device__ bool find_place() const {
-    const int n = int(blockIdx.x) / y.pieces, piece = int(blockIdx.x) % y.pieces;
+    const int n = int(blockIdx.x) / y.tiles_per_block, tile = int(blockIdx.x) % y.tiles_per_block;
     if (n >= *y.lists.total) return false;
     shared.chunk = y.lists.chunks[n];
     const int sequence_head = shared.chunk.x / y.lists.blocks, block = shared.chunk.x % y.lists.blocks;
     shared.b = int(x.heads_kv.divide(sequence_head)), shared.head_kv = int(x.heads_kv.rest(sequence_head));
     shared.seq = x.sequence_of(shared.b);
-    const int64_t begin = int64_t(block) * x.size, first = begin + piece * kKeysOfBlock;
+    const int64_t begin = int64_t(block) * x.size, first = begin + tile * kKeysOfTile;
     const int end = clamp(begin + x.size, 0, shared.seq.len_k);
-    shared.first = clamp(first, 0, end), shared.last = clamp(first + kKeysOfBlock, 0, end);
+    shared.first = clamp(first, 0, end), shared.last = clamp(first + kKeysOfTile, 0, end);
     return shared.first < shared.last;
   }
 
@@ -78,7 +78,7 @@ struct SelectedKeys {
   __device__ void load_keys() const {
     const char* k = x.k.row(shared.seq.k_batch, shared.seq.k_first, shared.head_kv);
     const char* v = x.v.row(shared.seq.k_batch, shared.seq.k_first, shared.head_kv);
-    for (int row = threadIdx.x / 8; row < kKeysOfBlock; row += kThreads / 8) {
+    for (int row = threadIdx.x / 8; row < kKeysOfTile; row += kThreads / 8) {
       const int64_t key = shared.first + row;
       load_row<TileOfK>(k_shared, k + key * x.k.seq, row, x.problem.dim_qk, key < shared.last);
       load_row<TileOfV>(v_shared, v + key * x.v.seq, row, x.problem.dim_v, key < shared.last);
@@ -211,11 +211,11 @@ struct SelectedKeys {
     for (int half = 0; half < 2; ++half) {
       const int row = warp * 16 + half * 8 + lane / 4, key = shared.first + row;
       if (key >= shared.last) continue;
-      const int64_t slot = int64_t(shared.chunk.w) * y.pieces + blockIdx.x % y.pieces;
+      const int64_t slot = int64_t(shared.chunk.w) * y.tiles_per_block + blockIdx.x % y.tiles_per_block;
       char* to = row_address(t, shared.seq.k_batch, shared.seq.k_first + int64_t(key), shared.head_kv);
       float* f32 = reinterpret_cast<float*>(to);
       if (shared.chunk.w >= 0)
-        f32 = y.partial + (slot * kKeysOfBlock + row) * (x.problem.dim_qk + x.problem.dim_v) + partial_column;
+        f32 = y.partial + (slot * kKeysOfTile + row) * (x.problem.dim_qk + x.problem.dim_v) + partial_column;
       const bool narrow = shared.chunk.w < 0 && t.dtype != DType::f32;
 #pragma unroll
       for (int d = 0; d < kColumns / 8; ++d) {

@@ -7,14 +7,14 @@
 
 namespace attune::sm80 {
 
-constexpr int kKeysOfBlock = 64, kKeyWarps = 4, kKeyRows = 32, kMostKeyStages = 3;
+constexpr int kKeysOfTile = 64, kKeyWarps = 4, kKeyRows = 32, kMostKeyStages = 3;
 
 struct SelectedKeysParams {
   SelectedParams x;
   SelectedLists lists;
-  int pieces;    // pieces of kKeysOfBlock keys per key block
+  int tiles_per_block;  // key tiles of kKeysOfTile keys per key block
   int stages;
-  float* partial;  // [slot][piece][kKeysOfBlock][dim_qk + dim_v]: sums of lists with several chunks
+  float* partial;       // [slot][tile][kKeysOfTile][dim_qk + dim_v]: sums of lists with several chunks
 };
 
 using SelectedKeysFunction = void (*)(SelectedKeysParams);
