@@ -21,18 +21,24 @@ struct Kernel {
   cuda::SharedMemoryOptIn rows_ready[2]{}, keys_ready[2]{};
 };
 
-template <int Dim, int Own, int Other>
-constexpr Kernel kernel_row() {
-  using B = sm80::BackwardF32<Dim, Own, Other, false>;
-  static_assert(B::kSharedBytes <= cuda::shared_limit(89));
-  return {Dim, Own, B::kBoth ? 1 : 2, B::kThreads, B::kSharedBytes,
-          {sm80::backward_f32_rows_kernel<Dim, Own, Other, false>,
-           sm80::backward_f32_rows_kernel<Dim, Own, Other, true>},
-          {sm80::backward_f32_keys_kernel<Dim, Own, Other, false>,
-           sm80::backward_f32_keys_kernel<Dim, Own, Other, true>}};
+template <sm80::BackwardF32Config C>
+constexpr Kernel instance() {
+  using One = sm80::BackwardF32<C, false>;
+  using Three = sm80::BackwardF32<C, true>;
+  static_assert(One::kSharedBytes <= cuda::shared_limit(89));
+  return {.dim = C.dim,
+          .own = C.own,
+          .key_ctas = One::kBoth ? 1 : 2,
+          .threads = One::kThreads,
+          .shared_bytes = One::kSharedBytes,
+          .rows = {sm80::backward_f32_rows_kernel<One>, sm80::backward_f32_rows_kernel<Three>},
+          .keys = {sm80::backward_f32_keys_kernel<One>, sm80::backward_f32_keys_kernel<Three>}};
 }
 
-constinit Kernel kKernels[] = {kernel_row<64, 64, 32>(), kernel_row<128, 64, 32>(), kernel_row<256, 32, 16>()};
+using Config = sm80::BackwardF32Config;
+constinit Kernel kKernels[] = {instance<Config{.dim = 64, .own = 64, .walked = 32}>(),
+                               instance<Config{.dim = 128, .own = 64, .walked = 32}>(),
+                               instance<Config{.dim = 256, .own = 32, .walked = 16}>()};
 
 Kernel& kernel_of(const Problem& p) {
   int n = 0;

@@ -6,6 +6,8 @@
 // share one scheme: S, dP and dS of owned rows against walked rows, then dS times the walked rows. A warp owns 16 rows,
 // so P and dS leave the first two products as operands of the others.
 #pragma once
+#include <cstddef>
+
 #include "attention/gpu/backward_pre_post.h"
 #include "attention/sm80/f32.h"
 
@@ -51,11 +53,13 @@ static __global__ void __launch_bounds__(256) prepare_f32_kernel(const __grid_co
   }
 }
 
+enum class Gradient { dv, dk };
+
 // The keys that a CTA owns. Lives in shared memory; one thread fills it in.
 struct KeyRows {
   Sequence seq;
   int b, head_kv;
-  int gradient;   // if dK and dV do not fit in registers together: 0 computes dV, 1 dK
+  Gradient gradient;  // what this CTA computes, if dK and dV do not fit in registers together
   int first, count;
   int low, high;  // range of queries that see any of these keys
 
@@ -65,7 +69,7 @@ struct KeyRows {
     uint32_t n = blockIdx.x;
     const int own = int(n % x.tiles);  // causal: longest first
     n /= x.tiles;
-    gradient = int(n % gradients), n /= gradients;
+    gradient = Gradient(n % gradients), n /= gradients;
     head_kv = int(n % p.heads_kv), b = x.first_batch + int(n / p.heads_kv);
     seq = sequence_of(x, b);
     int64_t from = int64_t(own) * TileK, until = from + TileK;
@@ -81,25 +85,35 @@ struct KeyRows {
   __device__ QueryWalk walk() const { return {seq.band, seq.len_q, 1}; }
 };
 
-// Own: rows that a CTA owns; Other: rows per tile that it walks.
-template <int Dim, int Own, int Other, bool three>
+// Compile-time configuration.
+struct BackwardF32Config {
+  int dim;
+  int own;     // rows that a CTA owns
+  int walked;  // rows per tile that it walks
+};
+
+template <BackwardF32Config C, bool three>
 struct BackwardF32 {
-  static constexpr int kWarps = Own / 16, kThreads = kWarps * 32;
-  static constexpr int kN = Other / 8;
-  static constexpr bool kBoth = Dim <= 128;  // dK and dV together
-  using OwnTile = FloatTile<Own, Dim>;
-  using OtherTile = FloatTile<Other, Dim>;
-  using Place = QueryRows<Own, Other>;
-  static constexpr int kSharedBytes = 2 * OwnTile::kBytes + 2 * OtherTile::kBytes;
+  static constexpr int kDim = C.dim, kOwn = C.own, kWalked = C.walked;
+  static constexpr int kWarps = kOwn / 16, kThreads = kWarps * 32, kN = kWalked / 8;
+  static constexpr bool kBoth = kDim <= 128;  // dK and dV together
+  using OwnTile = FloatTile<kOwn, kDim>;
+  using WalkedTile = FloatTile<kWalked, kDim>;
+  using Place = QueryRows<kOwn, kWalked>;
+  struct Shared {
+    char own[OwnTile::kBytes], own_y[OwnTile::kBytes], walked[WalkedTile::kBytes], walked_y[WalkedTile::kBytes];
+  };
+  static constexpr int kOwnY = offsetof(Shared, own_y), kWalkedX = offsetof(Shared, walked),
+                       kWalkedY = offsetof(Shared, walked_y), kSharedBytes = sizeof(Shared);
 
   const F32Gradients& g;
   const F32Call& x;
   const Problem& p;
   const DenseArgs& a;
   const int lane, warp;
-  const uint32_t own, own_y, other, other_y;  // q and dO, k and v; swapped in the dK/dV kernel
-  int2* const seen;                           // [Own]: range of walked rows that see each row or that it sees
-  float2* const info;                         // [Other]: lse and delta of walked queries
+  const uint32_t own, own_y, walked, walked_y;  // q and dO, k and v; swapped in the dK/dV kernel
+  int2* const seen;                             // [kOwn]: range of walked rows that see each row or that it sees
+  float2* const info;                           // [kWalked]: lse and delta of walked queries
 
   __device__ BackwardF32(const F32Gradients& gradients, char* shared, int2* seen_rows, float2* row_info)
       : g(gradients),
@@ -109,9 +123,9 @@ struct BackwardF32 {
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         own(shared_address(shared)),
-        own_y(own + OwnTile::kBytes),
-        other(own_y + OwnTile::kBytes),
-        other_y(other + OtherTile::kBytes),
+        own_y(own + kOwnY),
+        walked(own + kWalkedX),
+        walked_y(own + kWalkedY),
         seen(seen_rows),
         info(row_info) {}
 
@@ -211,10 +225,10 @@ struct BackwardF32 {
 
   // `opaque` hides the lane, so that addresses are computed where they are used instead of kept in registers.
   __device__ void dot(Accumulator (&s)[kN], uint32_t mine, uint32_t walked) const {
-    dot_rows<three, TilePair<OwnTile, OtherTile>, 1, kN>(s, mine, walked, warp * 16, opaque(lane));
+    dot_rows<three, TilePair<OwnTile, WalkedTile>, 1, kN>(s, mine, walked, warp * 16, opaque(lane));
   }
-  __device__ void add(Accumulator (&acc)[1][Dim / 8], const Accumulator (&w)[kN], uint32_t walked) const {
-    add_rows<three, OtherTile, 1, kN>(acc, w, walked, opaque(lane));
+  __device__ void add(Accumulator (&acc)[1][kDim / 8], const Accumulator (&w)[kN], uint32_t walked) const {
+    add_rows<three, WalkedTile, 1, kN>(acc, w, walked, opaque(lane));
   }
 
   __device__ void round_own(bool both) const {
@@ -228,25 +242,25 @@ struct BackwardF32 {
     load_queries<OwnTile, kThreads>(x, Role::q, at.seq, at.head, at.first, at.rows, own);
     load_queries<OwnTile, kThreads>(x, Role::d_out, at.seq, at.head, at.first, at.rows, own_y);
     round_own(true);
-    for (int r = threadIdx.x; r < Own; r += kThreads) seen[r] = at.seen(r);
+    for (int r = threadIdx.x; r < kOwn; r += kThreads) seen[r] = at.seen(r);
     float2 row[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       row[half] = row_of(half) < at.rows ? rows_of(at.b, at.head)[at.first + row_of(half)] : float2{INFINITY, 0.f};
-    Accumulator dq[1][Dim / 8] = {};
+    Accumulator dq[1][kDim / 8] = {};
     for (int n = 0; n < at.tiles; ++n) {
       const Tile t = at.tile(x, n);
-      load_keys<OtherTile, kThreads>(x, Role::k, at.seq, at.b, at.head_kv, t.first, t.last - t.first, other);
-      load_keys<OtherTile, kThreads>(x, Role::v, at.seq, at.b, at.head_kv, t.first, t.last - t.first, other_y);
+      load_keys<WalkedTile, kThreads>(x, Role::k, at.seq, at.b, at.head_kv, t.first, t.last - t.first, walked);
+      load_keys<WalkedTile, kThreads>(x, Role::v, at.seq, at.b, at.head_kv, t.first, t.last - t.first, walked_y);
       close_group();
       wait_groups<0>();
       __syncthreads();
       Accumulator s[kN], dp[kN];
-      dot(s, own, other);
-      dot(dp, own_y, other_y);
+      dot(s, own, walked);
+      dot(dp, own_y, walked_y);
       weigh<false>(s, dp, t, at.first, at.seq, at.b, at.head, row);
       if (a.given(Role::d_bias)) add_bias(s, at, t);
-      add(dq, dp, other);
+      add(dq, dp, walked);
       __syncthreads();
     }
     wait_groups<0>();
@@ -257,26 +271,26 @@ struct BackwardF32 {
   }
 
   __device__ void keys(const KeyRows& at) const {
-    const bool wants_k = a.given(Role::dk) && (kBoth || at.gradient == 1);
-    const bool wants_v = a.given(Role::dv) && (kBoth || at.gradient == 0);
+    const bool wants_k = a.given(Role::dk) && (kBoth || at.gradient == Gradient::dk);
+    const bool wants_v = a.given(Role::dv) && (kBoth || at.gradient == Gradient::dv);
     if (!wants_k && !wants_v) return;
     load_keys<OwnTile, kThreads>(x, Role::k, at.seq, at.b, at.head_kv, at.first, at.count, own);
     if (wants_k) load_keys<OwnTile, kThreads>(x, Role::v, at.seq, at.b, at.head_kv, at.first, at.count, own_y);
     round_own(wants_k);
-    for (int r = threadIdx.x; r < Own; r += kThreads)
+    for (int r = threadIdx.x; r < kOwn; r += kThreads)
       seen[r] = r < at.count ? int2{at.walk().first_query(at.first + r), at.walk().last_query(at.first + r)}
                              : int2{INT32_MAX, 0};
-    Accumulator acc[kBoth ? 2 : 1][1][Dim / 8] = {};  // dV, dK
+    Accumulator acc[kBoth ? 2 : 1][1][kDim / 8] = {};  // dV, dK
     const int group = p.heads_q / p.heads_kv;
     const Blocks size = p.mask.blocks;
-    const auto begin = [&] { return at.low >= at.high ? at.high : at.low - at.low % (size.q ? size.q : Other); };
+    const auto begin = [&] { return at.low >= at.high ? at.high : at.low - at.low % (size.q ? size.q : kWalked); };
     int head = at.head_kv * group;
     for (int first = begin(); head < (at.head_kv + 1) * group;) {
       if (first >= at.high) {
         ++head, first = begin();
         continue;
       }
-      int64_t end = int64_t(first) + Other;
+      int64_t end = int64_t(first) + kWalked;
       if (size.q) {
         const int block = first / size.q;
         const int64_t next = (int64_t(block) + 1) * size.q;
@@ -306,26 +320,26 @@ struct BackwardF32 {
   }
 
   template <int kGradients>
-  __device__ void visit(const KeyRows& at, int head, const Tile& t, Accumulator (&acc)[kGradients][1][Dim / 8],
+  __device__ void visit(const KeyRows& at, int head, const Tile& t, Accumulator (&acc)[kGradients][1][kDim / 8],
                         bool wants_k, bool wants_v) const {
     const int count = t.last - t.first;
     __syncthreads();
-    load_queries<OtherTile, kThreads>(x, Role::q, at.seq, head, t.first, count, other);
-    load_queries<OtherTile, kThreads>(x, Role::d_out, at.seq, head, t.first, count, other_y);
-    for (int n = threadIdx.x; n < Other; n += kThreads)
+    load_queries<WalkedTile, kThreads>(x, Role::q, at.seq, head, t.first, count, walked);
+    load_queries<WalkedTile, kThreads>(x, Role::d_out, at.seq, head, t.first, count, walked_y);
+    for (int n = threadIdx.x; n < kWalked; n += kThreads)
       info[n] = n < count ? rows_of(at.b, head)[t.first + n] : float2{INFINITY, 0.f};
     close_group();
     wait_groups<0>();
     __syncthreads();
     Accumulator s[kN], dp[kN] = {};
-    dot(s, own, other);
-    if (wants_k) dot(dp, own_y, other_y);
+    dot(s, own, walked);
+    if (wants_k) dot(dp, own_y, walked_y);
     weigh<true>(s, dp, t, at.first, at.seq, at.b, head, {});
-    if (wants_v) add(acc[0], s, other_y);
-    if (wants_k) add(acc[kGradients - 1], dp, other);
+    if (wants_v) add(acc[0], s, walked_y);
+    if (wants_k) add(acc[kGradients - 1], dp, walked);
   }
 
-  __device__ void store_keys(const KeyRows& at, Role role, const Accumulator (&acc)[Dim / 8], int dim,
+  __device__ void store_keys(const KeyRows& at, Role role, const Accumulator (&acc)[kDim / 8], int dim,
                              float factor) const {
     const bool paged = p.keys == KeySource::paged;
     const PagedRows<float> pages(p, a, role, at.seq, at.b, at.head_kv);
@@ -334,14 +348,14 @@ struct BackwardF32 {
           [&](int r) { return paged ? pages.row(at.first + r) : lines.row(at.first + r); });
   }
   template <class Row>
-  __device__ void store(const Accumulator (&acc)[Dim / 8], int count, int dim, float factor, bool sum,
+  __device__ void store(const Accumulator (&acc)[kDim / 8], int count, int dim, float factor, bool sum,
                         Row row_at) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (row_of(half) >= count) continue;
       float* to = row_at(row_of(half)) + lane % 4 * 2;
 #pragma unroll
-      for (int d = 0; d < Dim / 8; ++d)
+      for (int d = 0; d < kDim / 8; ++d)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           if (d * 8 + lane % 4 * 2 + e >= dim) continue;
@@ -353,25 +367,23 @@ struct BackwardF32 {
   }
 };
 
-template <int Dim, int Own, int Other, bool three>
-__global__ void __launch_bounds__(Own * 2, 2) backward_f32_rows_kernel(const __grid_constant__ F32Gradients g) {
-  using B = BackwardF32<Dim, Own, Other, three>;
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 2) backward_f32_rows_kernel(const __grid_constant__ F32Gradients g) {
   extern __shared__ __align__(128) char shared[];
   __shared__ typename B::Place place;
-  __shared__ int2 seen[Own];
+  __shared__ int2 seen[B::kOwn];
   if (threadIdx.x == 0) place.find(g.call);
   __syncthreads();
   if (place.rows > 0) B(g, shared, seen, nullptr).rows(place);
 }
 
-template <int Dim, int Own, int Other, bool three>
-__global__ void __launch_bounds__(Own * 2, 2) backward_f32_keys_kernel(const __grid_constant__ F32Gradients g) {
-  using B = BackwardF32<Dim, Own, Other, three>;
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 2) backward_f32_keys_kernel(const __grid_constant__ F32Gradients g) {
   extern __shared__ __align__(128) char shared[];
   __shared__ KeyRows place;
-  __shared__ int2 seen[Own];
-  __shared__ float2 info[Other];
-  if (threadIdx.x == 0) place.find<Own>(g.call, B::kBoth ? 1 : 2);
+  __shared__ int2 seen[B::kOwn];
+  __shared__ float2 info[B::kWalked];
+  if (threadIdx.x == 0) place.find<B::kOwn>(g.call, B::kBoth ? 1 : 2);
   __syncthreads();
   if (place.count > 0) B(g, shared, seen, info).keys(place);
 }

@@ -34,12 +34,17 @@ constexpr BackwardKernel keys_instance() {
           .shared_bytes = F::kSharedBytes,
           .function = {backward_keys_kernel<F>, backward_keys_kernel<B>}};
 }
-template <int Dim, class Shape>
+template <RowsConfig C>
 constexpr BackwardKernel rows_instance() {
-  using R = BackwardRows<F16, Dim, Dim, Shape>;
-  constexpr BackwardFunction f16 = backward_rows_kernel<F16, Dim, Dim, Shape>;
-  constexpr BackwardFunction bf16 = backward_rows_kernel<Bf16, Dim, Dim, Shape>;
-  return {Dim, Shape::kTileQ, Shape::kThreads, true, SharedMemory::any, R::kSharedBytes, {f16, bf16}};
+  using F = BackwardRows<F16, C>;
+  using B = BackwardRows<Bf16, C>;
+  return {.dim = C.dim,
+          .tile = C.tile_q,
+          .threads = F::kThreads,
+          .with_options = true,
+          .shared_memory = SharedMemory::any,
+          .shared_bytes = F::kSharedBytes,
+          .function = {backward_rows_kernel<F>, backward_rows_kernel<B>}};
 }
 
 // The kernels of one head dim. The dQ kernel serves deterministic runs with a block list.

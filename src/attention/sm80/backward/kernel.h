@@ -12,6 +12,8 @@
 // barriers of another. dQ is summed in global memory, in fragments; a deterministic run adds CTA after CTA, in ticket
 // order.
 #pragma once
+#include <cstddef>
+
 #include "attention/sm80/backward/options.h"
 #include "attention/sm80/backward/list_walk.h"
 #include "attention/sm80/large_logits.h"
@@ -46,13 +48,21 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
   using TileOfS = SharedTile<kTileK, kTileQ>;                                 // dS^T, P^T: [key][query]
   static constexpr int kBuffers = kOneBarrier || kPingPong || kLate ? 2 : 1;  // of dS
   static constexpr int kBuffersP = kPingPong ? 2 : kShareP ? 1 : 0;
-  static constexpr int kV = TileOfK::kBytes, kDs = kV + TileOfV::kBytes, kP = kDs + TileOfS::kBytes * kBuffers;
-  static constexpr int kStage0 = kP + TileOfS::kBytes * kBuffersP;
-  static constexpr int kO = TileOfQ::kBytes, kRows = kO + TileOfO::kBytes, kStageBytes = kRows + kTileQ * 8;
-  static constexpr int kSharedBytes = kStage0 + Shape::kStages * kStageBytes;
+  struct Stage {
+    char q[TileOfQ::kBytes], d_out[TileOfO::kBytes];
+    float2 rows[kTileQ];  // log-sum-exp and delta
+  };
+  struct Shared {
+    char k[TileOfK::kBytes], v[TileOfV::kBytes];
+    char ds[kBuffers][TileOfS::kBytes], p[kBuffersP][TileOfS::kBytes];
+    Stage stages[Shape::kStages];
+  };
+  static constexpr int kV = offsetof(Shared, v), kDs = offsetof(Shared, ds), kP = offsetof(Shared, p),
+                       kStage0 = offsetof(Shared, stages), kSharedBytes = sizeof(Shared);
+  static constexpr int kO = offsetof(Stage, d_out), kRows = offsetof(Stage, rows), kStageBytes = sizeof(Stage);
 
   int lane, warp;      // refreshed for every tile: opaque()
-  char* const memory;  // K, V; buffers of dS^T and P^T; stages of Q, dO and rows
+  char* const memory;  // Shared
   uint32_t shared;
   Accumulator dk[kSumM][kSpan / 8], dv[kSumM][kSpanV / 8];
 
@@ -131,7 +141,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
   // Loads the n-th visit and finds the one after it.
   __device__ void load(int n, int stage) {
     refresh();
-    const Visit t = at.visit[n % 4];
+    const Visit t = at.visit[n % kVisits];
     load_queries<TileOfQ, kDim>(Role::q, at.q, q_shared(stage), p.dim_qk, t);
     load_queries<TileOfO, kDim>(Role::d_out, at.d_out, q_shared(stage) + kO, p.dim_v, t);
     const float2* rows = x.rows + at.row + int64_t(t.head) * x.padded + t.first;
@@ -231,9 +241,9 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   };
   __device__ void weigh_with_options(Fragments& s, Fragments& dp, int number, int first, const float4* rows) const {
-    const Visit t = at.visit[number % 4];
+    const Visit t = at.visit[number % kVisits];
     General score(p, a, at.seq, at.b, at.head_kv * at.group + t.head);
-    if (score.block_bias) score.entry = this->entries->of_visit[number % 4];
+    if (score.block_bias) score.entry = this->entries->of_visit[number % kVisits];
     const Pairs pairs{*this, t, rows, t.first + first + lane % 4 * 2, warp_k() * kKeys + lane / 4,
                       at.seq.len_q - 1, at.seq.len_k - 1};
     float block = differentiate_pairs(pairs, a, score, x.kept, s, dp);
@@ -320,8 +330,8 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     Accumulator dq[kDqM][kDqSpan / 8] = {};
     multiply_dq<kTileK>(dq, ds, 0);
     if (x.tickets)
-      while (done < at.before[n % 4]) done = load_count(this->ticket(n));
-    const Visit t = at.visit[n % 4];
+      while (done < at.before[n % kVisits]) done = load_count(this->ticket(n));
+    const Visit t = at.visit[n % kVisits];
     const int row_warp = warp % Shape::kDqWarpsQ, column = warp / Shape::kDqWarpsQ * kDqSpan;
     const int row = t.first + row_warp * kDqRows;
     float* to = x.dq + (at.row + int64_t(t.head) * x.padded + row) * kDim + column / 8 * kFragment;
@@ -338,7 +348,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     refresh();
 #pragma unroll 1
     for (int first = warp_q() * kStep; first < kTileQ; first += kStep * kWarpsQ) {
-      const bool partial = at.visit[n % 4].partial, large_logits = kPingPong && at.large_logits;
+      const bool partial = at.visit[n % kVisits].partial, large_logits = kPingPong && at.large_logits;
       Fragments s, dp;
       product<TileOfK, TileOfQ, kDim>(s, shared, q_shared(stage), first);
       product<TileOfV, TileOfO, kDim>(dp, shared + kV, q_shared(stage) + kO, first);
@@ -348,10 +358,10 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
       if constexpr (kOptions) {
         weigh_with_options(s, dp, n, first, rows);
       } else {
-        if (partial) hide(s, at.visit[n % 4], first);
+        if (partial) hide(s, at.visit[n % kVisits], first);
         if (large_logits) {
           differentiate_large_logits(s, dp, two_of(rows), lane, x.scale * kLog2e, x.kept.in,
-                                     lse_of(at.visit[n % 4], first));
+                                     lse_of(at.visit[n % kVisits], first));
         } else {
           weigh(s, rows);
           differ(dp, s, rows);
@@ -457,7 +467,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) {
         refresh();
-        if (warp / 4 != half) {
+        if (warp / Shape::kWarpsOfHalf != half) {
           if (n < at.visits) first_half(n, n % 2, n % 2);
         } else if (n && x.dq) {
           add_dq(n - 1, ds_shared((n - 1) % 2));
@@ -482,7 +492,7 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
       if (n + 2 < uint32_t(at.visits)) load(n + 2, (n + 2) % 3);
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) {
-        if (warp / 4 == half) second_half(n, n % 3, n % 2);
+        if (warp / Shape::kWarpsOfHalf == half) second_half(n, n % 3, n % 2);
         else if (n + 1 < uint32_t(at.visits)) first_half(n + 1, (n + 1) % 3, (n + 1) % 2);
       }
     }
@@ -562,17 +572,6 @@ struct BackwardKeys : KeyWalk<KeyShape<C>> {
     }
   }
 };
-
-constexpr int kLargeFrom = 900;
-constexpr bool is_middle(int code) { return code == 800 || code == 870; }
-__device__ constexpr bool compiled([[maybe_unused]] SharedMemory shared_memory) {
-#ifdef __CUDA_ARCH__
-  return shared_memory == SharedMemory::middle ? is_middle(__CUDA_ARCH__)
-                                               : shared_memory != SharedMemory::large || __CUDA_ARCH__ >= kLargeFrom;
-#else
-  return true;
-#endif
-}
 
 template <class K>
 __global__ void __launch_bounds__(K::kThreads, K::kBlocks)

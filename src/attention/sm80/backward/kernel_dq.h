@@ -9,10 +9,12 @@
 
 namespace attune::sm80 {
 
-template <int tile_q, int tile_k, int stages, int blocks>
-struct RowShape {
-  static constexpr int kTileQ = tile_q, kTileK = tile_k, kStages = stages, kBlocks = blocks;
-  static constexpr int kWarps = tile_q / 16, kThreads = kWarps * 32;
+// Compile-time configuration.
+struct RowsConfig {
+  int dim = 128;
+  int tile_q = 64, tile_k = 64;
+  int stages = 1;         // stages of K and V
+  int blocks_per_sm = 2;
 };
 
 struct RowPlace {
@@ -23,16 +25,23 @@ struct RowPlace {
   int open_first, open_last;  // range of keys that every row sees
 };
 
-template <class T, int Dim, int DimV, class Shape>
+template <class T, RowsConfig C>
 struct BackwardRows {
-  static constexpr int kTileQ = Shape::kTileQ, kTileK = Shape::kTileK, kThreads = Shape::kThreads;
-  using TileOfQ = SharedTile<kTileQ, Dim>;
-  using TileOfO = SharedTile<kTileQ, DimV>;
-  using TileOfK = SharedTile<kTileK, Dim>;
-  using TileOfV = SharedTile<kTileK, DimV>;
-  static constexpr int kO = TileOfQ::kBytes, kStage0 = kO + TileOfO::kBytes,
-                       kStageBytes = TileOfK::kBytes + TileOfV::kBytes;
-  static constexpr int kSharedBytes = kStage0 + Shape::kStages * kStageBytes;
+  static constexpr int kDim = C.dim, kTileQ = C.tile_q, kTileK = C.tile_k, kStages = C.stages;
+  static constexpr int kWarps = kTileQ / 16, kThreads = kWarps * 32, kBlocksPerSm = C.blocks_per_sm;
+  using TileOfQ = SharedTile<kTileQ, kDim>;
+  using TileOfO = SharedTile<kTileQ, kDim>;
+  using TileOfK = SharedTile<kTileK, kDim>;
+  using TileOfV = SharedTile<kTileK, kDim>;
+  struct Stage {
+    char k[TileOfK::kBytes], v[TileOfV::kBytes];
+  };
+  struct Shared {
+    char q[TileOfQ::kBytes], d_out[TileOfO::kBytes];
+    Stage stages[kStages];
+  };
+  static constexpr int kO = offsetof(Shared, d_out), kStage0 = offsetof(Shared, stages), kSharedBytes = sizeof(Shared);
+  static constexpr int kV = offsetof(Stage, v), kStageBytes = sizeof(Stage);
 
   const BackwardParams& x;
   const Problem& p;
@@ -42,7 +51,7 @@ struct BackwardRows {
   uint32_t shared;
   RowPlace& at;
   int2* const seen;  // [kTileQ]: keys that each row sees
-  Accumulator dq[Dim / 8];
+  Accumulator dq[kDim / 8];
 
   __device__ BackwardRows(const BackwardParams& params, char* shared_memory, RowPlace& place, int2* seen_keys)
       : x(params), p(params.problem), a(params.args), memory(shared_memory), at(place), seen(seen_keys) {
@@ -50,11 +59,11 @@ struct BackwardRows {
   }
   __device__ void refresh() {
     lane = opaque(threadIdx.x % 32), warp = opaque(threadIdx.x / 32);
-    __builtin_assume(lane >= 0 && lane < 32 && warp >= 0 && warp < Shape::kWarps);
+    __builtin_assume(lane >= 0 && lane < 32 && warp >= 0 && warp < kWarps);
     shared = uint32_t(opaque(int(shared_address(memory))));
   }
   __device__ uint32_t k_shared(int stage) const { return shared + kStage0 + stage * kStageBytes; }
-  __device__ uint32_t v_shared(int stage) const { return k_shared(stage) + TileOfK::kBytes; }
+  __device__ uint32_t v_shared(int stage) const { return k_shared(stage) + kV; }
   __device__ BandWalk walk() const { return {at.seq.band, at.seq.len_k, kTileK}; }
   __device__ BlockList list() const {
     return {p.mask.blocks, a.row<const int32_t>(Role::block_begin, at.b, 0, at.head),
@@ -162,7 +171,7 @@ struct BackwardRows {
     for (int k = 0; k < kTileK; k += 16) {
       const FragmentA one{{ds[k / 8][0], ds[k / 8][1], ds[k / 8 + 1][0], ds[k / 8 + 1][1]}};
 #pragma unroll
-      for (int d = 0; d < Dim / 8; d += 2) {
+      for (int d = 0; d < kDim / 8; d += 2) {
         uint32_t two[4];
         load_matrix4_transposed(two, TileOfK::further(k_first, d * 8) + k * 128);
         multiply_add<T>(dq[d], one, {two[0], two[1]});
@@ -188,15 +197,15 @@ struct BackwardRows {
       row[half].y = x.rows[(int64_t(at.b) * p.heads_q + at.head) * x.padded + at.first + r].y;
     }
 #pragma unroll
-    for (int d = 0; d < Dim / 8; ++d) dq[d] = {};
+    for (int d = 0; d < kDim / 8; ++d) dq[d] = {};
     for (int n = 0; n < at.tiles; ++n) {
-      const int stage = Shape::kStages == 2 ? n % 2 : 0;
+      const int stage = kStages == 2 ? n % 2 : 0;
       refresh();
       wait_groups<0>();
       __syncthreads();
-      if (Shape::kStages == 2 && n + 1 < at.tiles) load(tile(n + 1), 1 - stage);
+      if (kStages == 2 && n + 1 < at.tiles) load(tile(n + 1), 1 - stage);
       compute(tile(n), stage, row);
-      if (Shape::kStages == 1 && n + 1 < at.tiles) {
+      if (kStages == 1 && n + 1 < at.tiles) {
         __syncthreads();
         load(tile(n + 1), 0);
       }
@@ -210,7 +219,7 @@ struct BackwardRows {
       if (r >= at.rows) continue;
       char* to = row_address(a[Role::dq], at.seq.q_batch, at.seq.q_first + int64_t(at.first + r), at.head);
 #pragma unroll
-      for (int d = 0; d < Dim / 8; ++d) {
+      for (int d = 0; d < kDim / 8; ++d) {
         const int column = d * 8 + lane % 4 * 2;
         const float low = dq[d].c[2 * half] * scale, high = dq[d].c[2 * half + 1] * scale;
         if (column >= p.dim_qk) continue;
@@ -223,13 +232,13 @@ struct BackwardRows {
   }
 };
 
-template <class T, int Dim, int DimV, class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+template <class R>
+__global__ void __launch_bounds__(R::kThreads, R::kBlocksPerSm)
     backward_rows_kernel(const __grid_constant__ BackwardParams params) {
   extern __shared__ __align__(128) char shared[];
   __shared__ RowPlace place;
-  __shared__ int2 seen[Shape::kTileQ];
-  BackwardRows<T, Dim, DimV, Shape> rows(params, shared, place, seen);
+  __shared__ int2 seen[R::kTileQ];
+  R rows(params, shared, place, seen);
   if (threadIdx.x == 0) rows.find_place();
   __syncthreads();
   if (place.rows > 0) rows.run();

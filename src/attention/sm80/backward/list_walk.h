@@ -10,6 +10,17 @@ namespace attune::sm80 {
 // architecture has the small kernels: sm_86 runs the code of sm_80, and sm_120 that of sm_90.
 enum class SharedMemory { any, small, middle, large };
 
+constexpr int kLargeFrom = 900;
+constexpr bool is_middle(int code) { return code == 800 || code == 870; }
+__device__ constexpr bool compiled([[maybe_unused]] SharedMemory shared_memory) {
+#ifdef __CUDA_ARCH__
+  return shared_memory == SharedMemory::middle ? is_middle(__CUDA_ARCH__)
+                                               : shared_memory != SharedMemory::large || __CUDA_ARCH__ >= kLargeFrom;
+#else
+  return true;
+#endif
+}
+
 // Compile-time configuration: how the work of a CTA is divided over its warps.
 struct KeysConfig {
   int dim = 128;
@@ -30,6 +41,7 @@ struct KeyShape {
   static constexpr int kStepQ = C.step_q, kSumWarpsK = C.sum_warps_k, kDqWarpsQ = C.dq_warps_q;
   static constexpr int kStages = C.stages, kBlocks = C.blocks;
   static constexpr int kWarps = kWarpsK * kWarpsQ, kThreads = kWarps * 32;
+  static constexpr int kWarpsOfHalf = 4;  // warps w and w + 4 share a scheduler
   static constexpr bool kPingPong = kWarpsQ > 1 && kStages == 3;  // half of the warps run one tile behind the others
   static constexpr SharedMemory kSharedMemory = C.shared_memory;
 };
@@ -57,7 +69,8 @@ struct Visit {
 // Without a list, `minor` is a query and `major` a head; with one, a tile of a query block and an index into `hit`.
 struct Cursor { int major, minor; };
 
-constexpr int kHits = 64;
+constexpr int kHits = 64;   // query blocks of a round
+constexpr int kVisits = 4;  // visits known at a time
 struct KeyPlace {
   Sequence seq;
   int b, head_kv, group, tile;
@@ -73,13 +86,13 @@ struct KeyPlace {
   int visits;                  // of this round
   int large_logits;            // a row of the launch has large logits
   Cursor next;                 // cursor after those in `visit`
-  Visit visit[4];              // the n-th visit at n % 4
-  int before[4];               // deterministic: CTAs that add to its rows of dQ before this one
+  Visit visit[kVisits];        // the n-th visit at n % kVisits
+  int before[kVisits];         // deterministic: CTAs that add to its rows of dQ before this one
 };
 static_assert(sizeof(KeyPlace) <= 512);
 
 // For block_bias in kernels with options: list entries of the hits of a round and of the visits.
-struct Entries { int of_hit[kHits], of_visit[4]; };
+struct Entries { int of_hit[kHits], of_visit[kVisits]; };
 
 template <class Shape>
 struct KeyWalk {
@@ -153,11 +166,11 @@ struct KeyWalk {
     Visit t = visit(c);
     const bool lowers = !Shape::kPingPong && at.large_logits;
     t.partial = lowers || t.first < max(t.from, at.open_first) || t.first + kTileQ > min(t.until, at.open_last);
-    at.visit[n % 4] = t;
-    if (entries && p.has(Option::block_bias)) entries->of_visit[n % 4] = entries->of_hit[min(c.major, kHits - 1)];
+    at.visit[n % kVisits] = t;
+    if (entries && p.has(Option::block_bias)) entries->of_visit[n % kVisits] = entries->of_hit[min(c.major, kHits - 1)];
     if (x.tickets) {  // CTAs add to a tile of dQ in order, from its last key tile down
       const BandWalk rows{at.seq.band, at.seq.len_k, kTileK};
-      at.before[n % 4] = (rows.last_key(min(c.minor + kTileQ, at.seq.len_q) - 1) - 1) / kTileK - at.tile;
+      at.before[n % kVisits] = (rows.last_key(min(c.minor + kTileQ, at.seq.len_q) - 1) - 1) / kTileK - at.tile;
     }
     c.minor += at.step;
     if (c.minor >= at.limit) c.minor = at.start, ++c.major;
@@ -170,7 +183,7 @@ struct KeyWalk {
   }
   // Ticket of the n-th visit.
   __device__ int* ticket(int n) const {
-    const Visit& t = at.visit[n % 4];
+    const Visit& t = at.visit[n % kVisits];
     return x.tickets + 1 + (at.row + int64_t(t.head) * x.padded + t.first) / kTicketRows;
   }
   __device__ Visit visit(const Cursor& c) const {

@@ -32,9 +32,9 @@ constexpr int kLeastKeys = 128;  // per split
 
 int group_of(const Problem& p) { return p.heads_q / p.heads_kv; }
 bool fixed(const Problem& p) { return p.reproducible == Reproducible::batch; }
-int64_t rows_of(const Problem& p) { return std::min<int64_t>(int64_t(p.len_q) * group_of(p), kMostRows); }
+int64_t rows_of(const Problem& p) { return std::min<int64_t>(int64_t(p.len_q) * group_of(p), kMostDecodeRows); }
 int64_t row_blocks(const Problem& p, const DecodeKernel& k) { return ceil_div(rows_of(p), k.rows); }
-int most_q(const Problem& p) { return std::min(p.len_q, kMostRows / group_of(p)); }
+int most_q(const Problem& p) { return std::min(p.len_q, kMostDecodeRows / group_of(p)); }
 
 // Selects the smallest head dim that fits, then the kernel whose CTA holds all rows, or comes closest. With repro=batch
 // the choice must not depend on the batch: 16 rows and the smaller CTA, because short splits are many and CTAs start
@@ -97,8 +97,8 @@ Partial carve(Workspace& ws, const Problem& p, int splits) {
 DecodeShare decode_share(const Problem& p) {
   constexpr int kLongest = INT32_MAX - 4096;  // keeps the end of a tile within int
   if (size_of(p.dtype.q) != 2 || needs_general(p) || p.mask.blocks.q) return DecodeShare::none;
-  if (group_of(p) > kMostRows || p.len_k > kLongest) return DecodeShare::none;
-  if (int64_t(p.len_q) * group_of(p) <= kMostRows) return DecodeShare::all;
+  if (group_of(p) > kMostDecodeRows || p.len_k > kLongest) return DecodeShare::none;
+  if (int64_t(p.len_q) * group_of(p) <= kMostDecodeRows) return DecodeShare::all;
   return fixed(p) ? DecodeShare::some : DecodeShare::none;
 }
 
@@ -130,7 +130,7 @@ Status decode_run(const Plan& plan, const Args& a, Workspace& ws, Stream stream)
   if (!blocks) return Status::good();
   const bool uniform = !has_sequence_tensors(a);
   const Sequence seq = uniform ? sequence(p, a, 0) : Sequence{};
-  if (uniform && int64_t(seq.len_q) * group_of(p) > kMostRows) return Status::good();
+  if (uniform && int64_t(seq.len_q) * group_of(p) > kMostDecodeRows) return Status::good();
   const Divisor group{uint32_t(group_of(p))};
   DecodePlace place{.seq = seq};
   const bool placed = uniform && row_blocks(p, k) == 1, paged = p.keys == KeySource::paged;

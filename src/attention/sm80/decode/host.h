@@ -5,7 +5,7 @@
 
 namespace attune::sm80 {
 
-constexpr int kMostRows = 64;  // (position, head) rows per sequence and KV head; above, taller tiles are faster
+constexpr int kMostDecodeRows = 64;  // (position, head) rows per sequence and KV head; above, taller tiles are faster
 
 // Which sequences of a problem the decode kernels serve. `some`: with repro=batch, if some sequence may have too many
 // queries, only the sequences with few.

@@ -6,6 +6,8 @@
 // combines the KV splits, also in order. Tiles are counted from key 0 of the sequence: the bits of a row depend only on
 // where its keys are split.
 #pragma once
+#include <cstddef>
+
 #include "attention/sm80/decode/host.h"
 #include "attention/gpu/byte_rows.h"
 #include "attention/sm80/tile_steps.h"
@@ -74,7 +76,7 @@ struct DecodeParams {
   float scale;            // includes log2(e)
   bool uniform;           // all sequences equal that of `place` except for the batch index: no lengths in tensors
   bool placed;            // rows and keys are uniform too: one row block
-  bool fixed;             // splits have fixed size, and sequences of more than kMostRows rows go to another kernel
+  bool fixed;             // splits have fixed size; sequences of more than kMostDecodeRows rows go to another kernel
   int most_q;             // queries per sequence that have partial results
   DecodePlace place;
   float* partial_out;     // [split][batch][head][query][dim_v], where splits > 1
@@ -85,7 +87,7 @@ struct DecodeParams {
   __device__ Sequence sequence_of(int b) const {
     Sequence s = uniform ? place.seq : sequence(problem, args, b);
     if (uniform) s.q_batch = s.k_batch = b;
-    if (fixed && int64_t(s.len_q) * group.by > kMostRows) s.len_q = 0;
+    if (fixed && int64_t(s.len_q) * group.by > kMostDecodeRows) s.len_q = 0;
     return s;
   }
   __device__ int64_t partial_row(int split, int b, int head, int query) const {
@@ -136,8 +138,15 @@ struct Decode {
   static constexpr int kThreads = kWarps * 32, kTeams = kWarps / kTeam, kRows = kTeam * 16;
   static constexpr int kOwn = kKeys / kTeam;  // keys of a tile that one warp loads
   using TileOfK = SharedTile<kKeys, kDim>;
-  static constexpr int kStageBytes = 2 * TileOfK::kBytes, kTeamBytes = kStages * kStageBytes;
-  static constexpr int kSharedBytes = kTeams * kTeamBytes, kWarpBytes = kTeamBytes / kTeam;
+  struct Stage {
+    char k[TileOfK::kBytes], v[TileOfK::kBytes];
+  };
+  struct Shared {
+    Stage stages[kTeams][kStages];
+  };
+  static constexpr int kStageBytes = sizeof(Stage), kTeamBytes = sizeof(Stage[kStages]);
+  static constexpr int kSharedBytes = sizeof(Shared), kWarpBytes = kTeamBytes / kTeam;
+  static constexpr int kV = offsetof(Stage, v);
   static_assert(kTeam == 1 || kTeam == kWarps, "a team syncs as a warp or as a block");
   static_assert(kOwn % 16 == 0 && kOwn <= 32 && kDim % 64 == 0 && kWarpBytes >= 16 * kDim * 4);
 
@@ -209,7 +218,7 @@ struct Decode {
   }
   __device__ void copy_row(uint32_t to, int row, int column, const char* from_k, const char* from_v, bool there) const {
     copy16(to + TileOfK::offset(row, column), from_k, there && column < x.dim_qk);
-    copy16(to + TileOfK::kBytes + TileOfK::offset(row, column), from_v, there && column < x.dim_v);
+    copy16(to + kV + TileOfK::offset(row, column), from_v, there && column < x.dim_v);
   }
 
   // Loads q directly into fragments: every warp needs all of q, once.
@@ -303,7 +312,7 @@ struct Decode {
       scores(shared, s);
       if (at.open_first > n * kKeys || at.open_last < (n + 1) * kKeys) hide(s, n * kKeys);
       admit(s, x.scale);
-      accumulate(shared + TileOfK::kBytes, s);
+      accumulate(shared + kV, s);
       sync_team();
       load(n + kStages * kTeams, stage, page[0]);
       close_group();

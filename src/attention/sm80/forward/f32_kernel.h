@@ -4,6 +4,8 @@
 // It follows the 16-bit kernel without split-KV and packed heads. Tiles fit in 99 KB of shared memory, so one kernel
 // per width and precision serves all GPUs. The bits of a row do not depend on the rest of its tile or batch.
 #pragma once
+#include <cstddef>
+
 #include "attention/sm80/f32.h"
 
 namespace attune::sm80 {
@@ -22,7 +24,10 @@ struct ForwardF32 {
   using TileOfQ = FloatTile<kTileQ, kDim>;
   using TileOfK = FloatTile<kTileK, kDim>;
   using Place = QueryRows<kTileQ, kTileK>;
-  static constexpr int kSharedBytes = TileOfQ::kBytes + 2 * TileOfK::kBytes;
+  struct Shared {
+    char q[TileOfQ::kBytes], k[TileOfK::kBytes], v[TileOfK::kBytes];
+  };
+  static constexpr int kK = offsetof(Shared, k), kV = offsetof(Shared, v), kSharedBytes = sizeof(Shared);
 
   const F32Call& x;
   const Problem& p;
@@ -41,8 +46,8 @@ struct ForwardF32 {
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         q_shared(shared_address(shared)),
-        k_shared(q_shared + TileOfQ::kBytes),
-        v_shared(k_shared + TileOfK::kBytes),
+        k_shared(q_shared + kK),
+        v_shared(q_shared + kV),
         at(place),
         seen(seen_keys) {}
 

@@ -32,6 +32,7 @@ constexpr int64_t kMostBlocks = INT32_MAX;
 constexpr double kMostWasted = 1.3;              // below, the larger tile is still faster
 constexpr int64_t kShortDiagonal = 1 << 15;      // keys * dim: 512 keys at d64
 constexpr int64_t kShort = 512, kNarrow = 2048;  // keys
+constexpr int kSmallTileQ = 64;                  // of the kernels for few rows, short masks and small blocks
 
 // Plan::kernel is an index into these tables.
 constexpr cuda::KernelTable<ForwardKernel> kKernels[] = {sm80::forward_kernels_64, sm80::forward_kernels_96,
@@ -131,7 +132,8 @@ Status shape(Plan& plan, const Planner&) {
     if (Status s = sm80::decode_shape(plan, count); !s.ok()) return s;
   plan.workspace_bytes = count.used;
   if (decoded == sm80::DecodeShare::all) return Status::good();
-  const bool options = needs_general(p), decode = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= 64;
+  const bool options = needs_general(p);
+  const bool one_tile = int64_t(p.len_q) * (options ? 1 : heads_per_key(p)) <= kSmallTileQ;
   const auto fits = [&](const ForwardKernel& k) {
     return k.with_options == options && k.dim >= p.dim_qk && k.dim_v >= p.dim_v &&
            k.shared_bytes <= cuda::shared_limit(plan.device.arch);
@@ -139,12 +141,12 @@ Status shape(Plan& plan, const Planner&) {
   // The smaller tile serves few queries and short causal masks, where the diagonal wastes half of a large tile. Not
   // with repro=batch: the choice depends on length bounds, which depend on the batch.
   const bool diagonal = p.mask.kind == MaskKind::causal && int64_t(p.len_k) * p.dim_qk <= kShortDiagonal;
-  const bool bounds = p.reproducible != Reproducible::batch, small = bounds && (decode || diagonal);
+  const bool bounds = p.reproducible != Reproducible::batch, small = bounds && (one_tile || diagonal);
   const ForwardKernel *k = nullptr, *plain = cuda::find_kernel(kKernels, fits);
   if (plain) {  // other kernels of the same head dim
     const auto other = [&](int tile_k, int threads) {
       const auto wanted = [&](const ForwardKernel& x) {
-        return fits(x) && x.dim == plain->dim && x.tile_q <= 64 && x.tile_k == tile_k && x.threads == threads;
+        return fits(x) && x.dim == plain->dim && x.tile_q <= kSmallTileQ && x.tile_k == tile_k && x.threads == threads;
       };
       if (!k) k = cuda::find_kernel(kKernels, wanted, &plan.kernel);
     };
@@ -194,7 +196,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream stream) {
                                    .heads_per_key = Divisor(uint32_t(heads_per_key(p))),
                                    .tiles_per_block = Divisor(uint32_t(key_tiles_per_block(p, k))),
                                    .order = partial.order,
-                                   .decode_rows = decoded == sm80::DecodeShare::some ? uint32_t(sm80::kMostRows) : 0u,
+                                   .decode_rows = decoded == sm80::DecodeShare::some ? sm80::kMostDecodeRows : 0u,
                                    .uniform = uniform,
                                    .seq = uniform ? sequence(p, a, 0) : Sequence{},
                                    .problem = p,

@@ -6,6 +6,8 @@
 // when its maximum grew by more than 2^kLazy. The decision is per row, so the bits of a row do not depend on the rest
 // of its tile.
 #pragma once
+#include <cstddef>
+
 #include "attention/sm80/forward/options.h"
 #include "attention/sm80/tile_steps.h"
 
@@ -33,7 +35,10 @@ struct Forward {
   using TileOfQ = SharedTile<kTileQ, kDim>;
   using TileOfK = SharedTile<kTileK, kDim>;
   using TileOfV = SharedTile<kTileK, kDimV>;
-  static constexpr int kSharedBytes = TileOfQ::kBytes + TileOfK::kBytes + TileOfV::kBytes;
+  struct Shared {
+    char q[TileOfQ::kBytes], k[TileOfK::kBytes], v[TileOfV::kBytes];
+  };
+  static constexpr int kK = offsetof(Shared, k), kV = offsetof(Shared, v), kSharedBytes = sizeof(Shared);
 
   const ForwardParams& x;
   const Problem& p;
@@ -53,8 +58,8 @@ struct Forward {
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         q_shared(shared_address(shared)),
-        k_shared(q_shared + TileOfQ::kBytes),
-        v_shared(k_shared + TileOfK::kBytes),
+        k_shared(q_shared + kK),
+        v_shared(q_shared + kV),
         at(place),
         seen(seen_keys),
         weights(reinterpret_cast<float*>(shared)) {}

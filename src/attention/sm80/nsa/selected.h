@@ -21,7 +21,11 @@ struct Selected {
   using TileOfQ = SharedTile<Walk::kRows, kDim>;
   using TileOfK = typename Walk::TileOfK;
   using TileOfV = typename Walk::TileOfV;
-  static constexpr int kFixedBytes = TileOfQ::kBytes, kStageBytes = Walk::kStageBytes;
+  // Dynamic shared memory: the rows, the stages of K and V, then the lists. A call decides how many stages there are.
+  struct Rows {
+    char q[TileOfQ::kBytes];
+  };
+  static constexpr int kFixedBytes = sizeof(Rows), kStageBytes = Walk::kStageBytes;
   static constexpr int kAhead = 3;
 
   const SelectedParams& x;
@@ -130,7 +134,7 @@ __global__ void __launch_bounds__(S::Walk::kThreads, 1)
   const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
   const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), q_shared + S::kFixedBytes};
   if (!walk.begin()) return;
-  if (threadIdx.x >= S::kWarps * 32) return walk.load();
+  if (threadIdx.x >= S::Walk::kFirstProducer) return walk.load();
   S(walk, q_shared).run();
 }
 

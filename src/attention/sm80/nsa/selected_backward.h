@@ -17,7 +17,11 @@ struct SelectedRows {
   using TileOfO = SharedTile<Walk::kRows, kDimV>;
   using TileOfK = typename Walk::TileOfK;
   using TileOfV = typename Walk::TileOfV;
-  static constexpr int kFixedBytes = TileOfQ::kBytes + TileOfO::kBytes, kStageBytes = Walk::kStageBytes;
+  // Dynamic shared memory: the rows, the stages of K and V, then the lists. A call decides how many stages there are.
+  struct Rows {
+    char q[TileOfQ::kBytes], d_out[TileOfO::kBytes];
+  };
+  static constexpr int kO = offsetof(Rows, d_out), kFixedBytes = sizeof(Rows), kStageBytes = Walk::kStageBytes;
   static constexpr int kStepK = kTileK < 32 || kDim > 128 ? 16 : 32;  // keys at once
 
   const SelectedParams& x;
@@ -28,7 +32,7 @@ struct SelectedRows {
 
   __device__ SelectedRows(const Walk& w, uint32_t shared)
       : x(w.x), walk(w), lane(threadIdx.x % 32), warp(threadIdx.x / 32), q_shared(shared),
-        o_shared(shared + TileOfQ::kBytes) {}
+        o_shared(shared + kO) {}
 
   __device__ int row_of(int half) const { return warp * 16 + half * 8 + lane / 4; }
 
@@ -121,7 +125,7 @@ __global__ void __launch_bounds__(S::Walk::kThreads, 1)
   const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
   const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), first + S::kFixedBytes};
   if (!walk.begin()) return;
-  if (threadIdx.x >= S::kWarps * 32) return walk.load();
+  if (threadIdx.x >= S::Walk::kFirstProducer) return walk.load();
   S(walk, first).run();
 }
 

@@ -5,6 +5,8 @@
 // Rows are gathered token by token; the rows of 16 heads are contiguous. Head dims above 192 have too many sums for the
 // registers: dK and dV are then two kernels.
 #pragma once
+#include <cstddef>
+
 #include "attention/sm80/large_logits.h"
 #include "attention/sm80/nsa/selected_backward_instances.h"
 #include "attention/sm80/tile_product.h"
@@ -34,7 +36,15 @@ struct SelectedKeys {
   using TileOfQ = SharedTile<kKeyRows, kDim>;
   using TileOfO = SharedTile<kKeyRows, kDimV>;
   static constexpr int kThreads = kKeyWarps * 32;
-  static constexpr int kFixedBytes = TileOfK::kBytes + TileOfV::kBytes, kStageBytes = TileOfQ::kBytes + TileOfO::kBytes;
+  // Dynamic shared memory: the keys, then the stages of rows. A call decides how many stages there are.
+  struct Keys {
+    char k[TileOfK::kBytes], v[TileOfV::kBytes];
+  };
+  struct Stage {
+    char q[TileOfQ::kBytes], d_out[TileOfO::kBytes];
+  };
+  static constexpr int kV = offsetof(Keys, v), kFixedBytes = sizeof(Keys);
+  static constexpr int kO = offsetof(Stage, d_out), kStageBytes = sizeof(Stage);
 
   const SelectedKeysParams& y;
   const SelectedParams& x;
@@ -45,10 +55,10 @@ struct SelectedKeys {
 
   __device__ SelectedKeys(const SelectedKeysParams& params, SelectedKeysShared& s, uint32_t memory)
       : y(params), x(params.x), shared(s), lane(threadIdx.x % 32), warp(threadIdx.x / 32), k_shared(memory),
-        v_shared(memory + TileOfK::kBytes), stage0(memory + kFixedBytes) {}
+        v_shared(memory + kV), stage0(memory + kFixedBytes) {}
 
   __device__ uint32_t q_shared(int stage) const { return stage0 + stage * kStageBytes; }
-  __device__ uint32_t o_shared(int stage) const { return q_shared(stage) + TileOfQ::kBytes; }
+  __device__ uint32_t o_shared(int stage) const { return q_shared(stage) + kO; }
 
   // Called by one thread. Returns false if the chunk does not exist or has no keys in this tile.
   __device__ bool find_place() const {

@@ -7,6 +7,8 @@
 // Four producer warps only load. They merge the sorted lists, one lane per token, and run ahead by the number of
 // stages. Warps with different lists can therefore drift apart instead of waiting for each other at every key block.
 #pragma once
+#include <cstddef>
+
 #include "attention/gpu/nsa/selected_params.h"
 #include "machine/sm80/barrier.h"
 #include "machine/sm80/memory.h"
@@ -51,10 +53,13 @@ struct SelectedConfig {
 template <class T, SelectedConfig C>
 struct SelectedWalk {
   static constexpr int kDim = C.dim, kDimV = C.dim_v, kTileK = C.tile_k, kWarps = C.warps;
-  static constexpr int kRows = kWarps * 16, kThreads = (kWarps + kLoaders) * 32;
+  static constexpr int kRows = kWarps * 16, kFirstProducer = kWarps * 32, kThreads = kFirstProducer + kLoaders * 32;
   using TileOfK = SharedTile<kTileK, kDim>;
   using TileOfV = SharedTile<kTileK, kDimV>;
-  static constexpr int kStageBytes = TileOfK::kBytes + TileOfV::kBytes;
+  struct Stage {
+    char k[TileOfK::kBytes], v[TileOfV::kBytes];
+  };
+  static constexpr int kV = offsetof(Stage, v), kStageBytes = sizeof(Stage);
   static_assert(kWarps <= kMostWarps && kTileK % 16 == 0 && kDim % 64 == 0 && kDimV % 64 == 0);
 
   const SelectedParams& x;
@@ -63,7 +68,7 @@ struct SelectedWalk {
   const uint32_t stages;  // [x.stages] of K and V, in shared memory
 
   __device__ uint32_t k_shared(int stage) const { return stages + stage * kStageBytes; }
-  __device__ uint32_t v_shared(int stage) const { return k_shared(stage) + TileOfK::kBytes; }
+  __device__ uint32_t v_shared(int stage) const { return k_shared(stage) + kV; }
 
   // Called by all threads. Returns false if the CTA has no rows.
   __device__ bool begin() const {
@@ -183,7 +188,7 @@ struct SelectedWalk {
   // Called by the producer warps.
   __device__ void load() const {
     const SelectedPlace& at = shared.at;
-    const int thread = threadIdx.x - kWarps * 32, lane = threadIdx.x % 32;
+    const int thread = threadIdx.x - kFirstProducer, lane = threadIdx.x % 32;
     const int column = thread % 8 * 8, row = thread / 8;
     const int2 span = lane < at.tokens ? shared.span[lane] : int2{0, 0};
     int cursor = span.x, stage = 0, filled = 0;

@@ -10,8 +10,7 @@ BackwardKernels backward_kernels_128() {
       keys_instance<KeysConfig{.dim = 128, .warps_k = 2, .sum_warps_k = 2, .shared_memory = SharedMemory::small}>(),
       keys_instance<KeysConfig{.dim = 128, .options = true}>(),
   };
-  // RowShape: queries, keys, stages, CTAs per SM.
-  static constinit BackwardKernel rows = rows_instance<128, RowShape<64, 64, 1, 2>>();
+  static constinit BackwardKernel rows = rows_instance<RowsConfig{.dim = 128}>();
   return {keys, &rows};
 }
 

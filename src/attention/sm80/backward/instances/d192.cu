@@ -13,8 +13,7 @@ BackwardKernels backward_kernels_192() {
       keys_instance<KeysConfig{.dim = 192, .tile_q = 32, .tile_k = 32, .warps_k = 2, .step_q = 16, .sum_warps_k = 2,
                                .options = true}>(),
   };
-  // RowShape: queries, keys, stages, CTAs per SM.
-  static constinit BackwardKernel rows = rows_instance<192, RowShape<64, 32, 1, 2>>();
+  static constinit BackwardKernel rows = rows_instance<RowsConfig{.dim = 192, .tile_k = 32}>();
   return {keys, &rows};
 }
 

@@ -13,8 +13,8 @@ BackwardKernels backward_kernels_256() {
       keys_instance<KeysConfig{.dim = 256, .tile_q = 32, .tile_k = 32, .warps_k = 2, .step_q = 16, .sum_warps_k = 2,
                                .options = true}>(),
   };
-  // RowShape: queries, keys, stages, CTAs per SM.
-  static constinit BackwardKernel rows = rows_instance<256, RowShape<48, 32, 1, 1>>();
+  static constinit BackwardKernel rows =
+      rows_instance<RowsConfig{.dim = 256, .tile_q = 48, .tile_k = 32, .blocks_per_sm = 1}>();
   return {keys, &rows};
 }
 

@@ -14,8 +14,7 @@ BackwardKernels backward_kernels_64() {
                                .shared_memory = SharedMemory::small}>(),
       keys_instance<KeysConfig{.dim = 64, .options = true}>(),
   };
-  // RowShape: queries, keys, stages, CTAs per SM.
-  static constinit BackwardKernel rows = rows_instance<64, RowShape<64, 64, 2, 2>>();
+  static constinit BackwardKernel rows = rows_instance<RowsConfig{.dim = 64, .stages = 2}>();
   return {keys, &rows};
 }
 

@@ -11,8 +11,7 @@ BackwardKernels backward_kernels_96() {
       keys_instance<KeysConfig{.dim = 96, .warps_k = 2, .sum_warps_k = 2, .shared_memory = SharedMemory::small}>(),
       keys_instance<KeysConfig{.dim = 96, .dq_warps_q = 4, .options = true}>(),
   };
-  // RowShape: queries, keys, stages, CTAs per SM.
-  static constinit BackwardKernel rows = rows_instance<96, RowShape<64, 64, 1, 2>>();
+  static constinit BackwardKernel rows = rows_instance<RowsConfig{.dim = 96}>();
   return {keys, &rows};
 }
 
