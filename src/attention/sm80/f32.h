@@ -3,6 +3,7 @@
 // two products S = X Y^T and A += W Y. Options are evaluated at run time: f32 serves checks and small models, and a
 // second set of kernels would cost every build more than it gains.
 #pragma once
+#include "attention/sm80/block_tiles.h"
 #include "core/score.h"
 #include "machine/sm80/tf32.h"
 
@@ -50,12 +51,7 @@ struct QueryRows {
     head = int(n % p.heads_q), b = int(n / p.heads_q), head_kv = head / (p.heads_q / p.heads_kv);
     seq = sequence_of(x, b);
     const Blocks size = p.mask.blocks;
-    int64_t from = int64_t(own) * TileQ, until = from + TileQ;
-    if (size.q) {  // the rows lie within one query block
-      const int per_block = (size.q + TileQ - 1) / TileQ;
-      const int64_t start = int64_t(own / per_block) * size.q;
-      from = start + own % per_block * TileQ, until = min(from + TileQ, start + size.q);
-    }
+    const auto [from, until] = tile_range(own, TileQ, size.q);
     first = clamp(from, 0, seq.len_q), rows = clamp(until, 0, seq.len_q) - first;
     if (rows <= 0) return;
     const int end = first + rows - 1;

@@ -84,7 +84,7 @@ class Run {
     if (!a_.given(Role::dk) && !a_.given(Role::dv)) return Status::good();
     for (const Role r : {Role::dk, Role::dv})
       if (a_.given(r))
-        if (Status s = clear(a_[r]); !s.ok()) return s;
+        if (Status s = sm80::clear_rows(launcher_, a_[r]); !s.ok()) return s;
     if (Status s = sm80::transpose_lists(launcher_, params_.x, params_.lists); !s.ok()) return s;
     return launch(f32 ? cuda::plain_keys_kernel<float> : cuda::plain_keys_kernel<void>,
                   int64_t(params_.lists.lists) * nsa_.s);
@@ -97,12 +97,6 @@ class Run {
     return launcher_({.kernel = cuda::address(kernel), .ready = &ready,
                       .blocks = ceil_div(rows, cuda::kPlainWarps), .threads = cuda::kPlainThreads},
                      params_);
-  }
-  Status clear(const Tensor& t) const {
-    static constinit cuda::SharedMemoryOptIn ready;
-    return launcher_({.kernel = cuda::address(sm80::clear_kernel), .ready = &ready, .blocks = sm80::clear_blocks(t),
-                      .threads = 256},
-                     t);
   }
 
   const Problem& p_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // sm80_backward_f32: host side of sm80/backward/f32_kernel.h. A run launches prepare, the dQ kernel and the dK/dV
 // kernel. Where sequences share keys, a deterministic run processes one sequence after another.
+#include "attention/gpu/clear_rows.h"
 #include "attention/sm80/backward/f32_kernel.h"
 #include "attention/sm80/f32_host.h"
 
@@ -93,9 +94,9 @@ class Run {
     const bool every = x_.call.uniform && a_[Role::k].extent.seq <= p_.len_k;
     for (const Role r : {Role::dk, Role::dv})
       if (a_.given(r) && !every && !x_.running)
-        if (Status s = clear(a_[r]); !s.ok()) return s;
+        if (Status s = sm80::clear_rows(launcher_, a_[r]); !s.ok()) return s;
     if (a_.given(Role::d_bias) && !x_.running)
-      if (Status s = clear(a_[Role::d_bias]); !s.ok()) return s;
+      if (Status s = sm80::clear_rows(launcher_, a_[Role::d_bias]); !s.ok()) return s;
     if (a_.given(Role::dq) || a_.given(Role::d_bias))
       if (Status s = rows(); !s.ok()) return s;
     return a_.given(Role::dk) || a_.given(Role::dv) ? keys() : Status::good();
@@ -109,12 +110,6 @@ class Run {
     return launcher_({.kernel = cuda::address(sm80::sink_kernel), .ready = &ready, .blocks = p_.heads_q,
                       .threads = 256},
                      x);
-  }
-  Status clear(const Tensor& t) const {
-    static constinit cuda::SharedMemoryOptIn ready;
-    return launcher_({.kernel = cuda::address(sm80::clear_kernel), .ready = &ready, .blocks = sm80::clear_blocks(t),
-                      .threads = 256},
-                     t);
   }
   Status rows() {
     x_.call.tiles = int(row_tiles(p_));

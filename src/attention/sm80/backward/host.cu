@@ -7,6 +7,7 @@
 
 #include "attention/gpu/backward_pre_post_host.h"
 #include "attention/gpu/block_lists.h"
+#include "attention/gpu/clear_rows.h"
 #include "attention/gpu/refusal.h"
 #include "attention/sm80/backward/instances.h"
 #include "core/check.h"
@@ -273,11 +274,8 @@ Status backward_prepare(std::string_view who, const BackwardParams& x, Place pla
 uint64_t next_launch() { return cuda::launch_tag(); }
 
 Status backward_clear(std::string_view who, const Problem& p, const Tensor& t, Place place, Stream stream) {
-  static constinit cuda::SharedMemoryOptIn ready;
   const cuda::Launcher launcher(who, p, place.device, stream);
-  if (!launcher.status.ok()) return launcher.status;
-  return launcher({.kernel = cuda::address(clear_kernel), .ready = &ready, .blocks = clear_blocks(t), .threads = 256},
-                  t);
+  return launcher.status.ok() ? clear_rows(launcher, t) : launcher.status;
 }
 
 Status backward_finish(std::string_view who, const BackwardParams& x, Place place, Stream stream) {

@@ -79,12 +79,7 @@ struct BackwardRows {
     at.head = int(n % p.heads_q), at.b = int(n / p.heads_q), at.head_kv = at.head / (p.heads_q / p.heads_kv);
     at.seq = sequence_of(x, at.b);
     const Blocks size = p.mask.blocks;
-    int64_t first = int64_t(tile) * kTileQ, last = first + kTileQ;
-    if (size.q) {  // the rows lie within one query block
-      const int per_block = (size.q + kTileQ - 1) / kTileQ;
-      const int64_t start = int64_t(tile / per_block) * size.q;
-      first = start + tile % per_block * kTileQ, last = min(first + kTileQ, start + size.q);
-    }
+    const auto [first, last] = tile_range(tile, kTileQ, size.q);
     at.first = clamp(first, 0, at.seq.len_q), at.rows = clamp(last, 0, at.seq.len_q) - at.first;
     if (at.rows <= 0) return;
     const int end = at.first + at.rows - 1;
@@ -166,18 +161,7 @@ struct BackwardRows {
       for (int half = 0; half < 2; ++half)
         ds[n][half] = pack<T>(dp[0][n].c[2 * half], dp[0][n].c[2 * half + 1]);
     refresh();
-    const uint32_t k_first = k_shared(stage) + TileOfK::offset(lane % 16, lane / 16 * 8);
-#pragma unroll
-    for (int k = 0; k < kTileK; k += 16) {
-      const FragmentA one{{ds[k / 8][0], ds[k / 8][1], ds[k / 8 + 1][0], ds[k / 8 + 1][1]}};
-#pragma unroll
-      for (int d = 0; d < kDim / 8; d += 2) {
-        uint32_t two[4];
-        load_matrix4_transposed(two, TileOfK::further(k_first, d * 8) + k * 128);
-        multiply_add<T>(dq[d], one, {two[0], two[1]});
-        multiply_add<T>(dq[d + 1], one, {two[2], two[3]});
-      }
-    }
+    add_product<T, TileOfK>(dq, ds, k_shared(stage), lane);
   }
 
   __device__ void run() {

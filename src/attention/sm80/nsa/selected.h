@@ -130,26 +130,14 @@ __global__ void __launch_bounds__(S::Walk::kThreads, 1)
   extern __shared__ __align__(128) char memory[];
   __shared__ SelectedShared shared;
   admit_next();
-  const uint32_t q_shared = shared_address(memory);
-  const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
-  const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), q_shared + S::kFixedBytes};
-  if (!walk.begin()) return;
-  if (threadIdx.x >= S::Walk::kFirstProducer) return walk.load();
-  S(walk, q_shared).run();
+  run_selected<S>(params, memory, shared);
 }
 
 template <SelectedConfig C>
 constexpr SelectedKernel instance() {
   using F = Selected<F16, C>;
   using B = Selected<Bf16, C>;
-  return {.dim = C.dim,
-          .dim_v = C.dim_v,
-          .tile_k = C.tile_k,
-          .rows = F::Walk::kRows,
-          .threads = F::Walk::kThreads,
-          .fixed_bytes = F::kFixedBytes,
-          .stage_bytes = F::kStageBytes,
-          .function = {selected_kernel<F>, selected_kernel<B>}};
+  return selected_row<F>(selected_kernel<F>, selected_kernel<B>);
 }
 
 }  // namespace attune::sm80

@@ -2,7 +2,7 @@
 // sm80_selected_backward: host side. A run launches prepare (log-sum-exp and delta of every row), dQ by the walk of the
 // forward, the transposition of the lists, dK and dV by key block, and the sum of partial results. Every order is
 // fixed, so every run is deterministic; with repro=batch, chunks have a fixed size.
-#include "attention/gpu/backward_pre_post.h"
+#include "attention/gpu/clear_rows.h"
 #include "attention/sm80/nsa/selected_host.h"
 #include "attention/sm80/nsa/selected_backward_combine.h"
 #include "attention/gpu/nsa/transpose_lists.h"
@@ -134,7 +134,7 @@ class Run {
     static constinit cuda::SharedMemoryOptIn ready[2];
     for (const Role r : {Role::dk, Role::dv})
       if (a_.given(r))
-        if (Status s = clear(a_[r]); !s.ok()) return s;
+        if (Status s = sm80::clear_rows(launcher_, a_[r]); !s.ok()) return s;
     const SelectedLists& lists = scratch_.lists;
     if (Status s = transpose_lists(launcher_, x_, lists); !s.ok()) return s;
     sm80::SelectedKeysParams y{x_, lists, tiles_per_block(nsa_), 0, scratch_.partial};
@@ -153,12 +153,6 @@ class Run {
     return launcher_({.kernel = cuda::address(combine), .ready = &ready[type_],
                       .blocks = int64_t(lists.lists) * y.tiles_per_block, .threads = 256},
                      y);
-  }
-  Status clear(const Tensor& t) const {
-    static constinit cuda::SharedMemoryOptIn ready;
-    return launcher_({.kernel = cuda::address(sm80::clear_kernel), .ready = &ready, .blocks = sm80::clear_blocks(t),
-                      .threads = 256},
-                     t);
   }
 
   const Problem& p_;

@@ -66,18 +66,7 @@ struct SelectedRows {
         }
         ds[n][half] = pack<T>(two[0], two[1]);
       }
-    const uint32_t k_first = walk.k_shared(stage) + first * 128 + TileOfK::offset(lane % 16, lane / 16 * 8);
-#pragma unroll
-    for (int k = 0; k < kStepK; k += 16) {
-      const FragmentA one{{ds[k / 8][0], ds[k / 8][1], ds[k / 8 + 1][0], ds[k / 8 + 1][1]}};
-#pragma unroll
-      for (int d = 0; d < kDim / 8; d += 2) {
-        uint32_t two[4];
-        load_matrix4_transposed(two, TileOfK::further(k_first, d * 8) + k * 128);
-        multiply_add<T>(dq[d], one, {two[0], two[1]});
-        multiply_add<T>(dq[d + 1], one, {two[2], two[3]});
-      }
-    }
+    add_product<T, TileOfK>(dq, ds, walk.k_shared(stage) + first * 128, lane);
   }
 
   __device__ void run() {
@@ -121,26 +110,14 @@ __global__ void __launch_bounds__(S::Walk::kThreads, 1)
     selected_dq_kernel(const __grid_constant__ SelectedParams params) {
   extern __shared__ __align__(128) char memory[];
   __shared__ SelectedShared shared;
-  const uint32_t first = shared_address(memory);
-  const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
-  const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), first + S::kFixedBytes};
-  if (!walk.begin()) return;
-  if (threadIdx.x >= S::Walk::kFirstProducer) return walk.load();
-  S(walk, first).run();
+  run_selected<S>(params, memory, shared);
 }
 
 template <SelectedConfig C>
 constexpr SelectedKernel dq_instance() {
   using F = SelectedRows<F16, C>;
   using B = SelectedRows<Bf16, C>;
-  return {.dim = C.dim,
-          .dim_v = C.dim_v,
-          .tile_k = C.tile_k,
-          .rows = F::Walk::kRows,
-          .threads = F::Walk::kThreads,
-          .fixed_bytes = F::kFixedBytes,
-          .stage_bytes = F::kStageBytes,
-          .function = {selected_dq_kernel<F>, selected_dq_kernel<B>}};
+  return selected_row<F>(selected_dq_kernel<F>, selected_dq_kernel<B>);
 }
 
 }  // namespace attune::sm80

@@ -116,23 +116,6 @@ struct SelectedKeys {
     }
   }
 
-  // sums += weights rows
-  template <class Rows, int kColumns>
-  __device__ void add(Accumulator (&sums)[kColumns / 8], const uint32_t (&weights)[kKeyRows / 8][2],
-                      uint32_t rows) const {
-    const uint32_t first = rows + Rows::offset(lane % 16, lane / 16 * 8);
-#pragma unroll
-    for (int k = 0; k < kKeyRows; k += 16) {
-      const FragmentA one{{weights[k / 8][0], weights[k / 8][1], weights[k / 8 + 1][0], weights[k / 8 + 1][1]}};
-#pragma unroll
-      for (int d = 0; d < kColumns / 8; d += 2) {
-        uint32_t two[4];
-        load_matrix4_transposed(two, Rows::further(first, d * 8) + k * 128);
-        multiply_add<T>(sums[d], one, {two[0], two[1]});
-        multiply_add<T>(sums[d + 1], one, {two[2], two[3]});
-      }
-    }
-  }
   __device__ void compute(int stage) {
     const bool large_logits = any_large_logit<kKeyRows>(shared.end[stage], lane);
     Accumulator one[1][kKeyRows / 8], (&s)[kKeyRows / 8] = one[0];
@@ -152,7 +135,7 @@ struct SelectedKeys {
 #pragma unroll
     for (int n = 0; n < kKeyRows / 8; ++n)
       p[n][0] = pack<T>(s[n].c[0], s[n].c[1]), p[n][1] = pack<T>(s[n].c[2], s[n].c[3]);
-    if constexpr (kWithDv) add<TileOfO, kDimV>(dv, p, o_shared(stage));
+    if constexpr (kWithDv) add_product<T, TileOfO>(dv, p, o_shared(stage), lane);
     if constexpr (kWithDk) {
       Accumulator dp[kKeyRows / 8];
       multiply_tiles<T, TileOfV, TileOfO>(dp, v_shared, o_shared(stage), warp, lane);
@@ -163,7 +146,7 @@ struct SelectedKeys {
         for (int e = 0; e < 4; ++e) dp[n].c[e] = s[n].c[e] * (dp[n].c[e] - shared.end[stage][row + e % 2].y);
         p[n][0] = pack<T>(dp[n].c[0], dp[n].c[1]), p[n][1] = pack<T>(dp[n].c[2], dp[n].c[3]);
       }
-      add<TileOfQ, kDim>(dk, p, q_shared(stage));
+      add_product<T, TileOfQ>(dk, p, q_shared(stage), lane);
     }
   }
 

@@ -18,6 +18,18 @@ struct SelectedKernel {
   cuda::SharedMemoryOptIn ready[2]{};  // per function
 };
 
+template <class S>
+constexpr SelectedKernel selected_row(SelectedFunction f16, SelectedFunction bf16) {
+  return {.dim = S::kDim,
+          .dim_v = S::kDimV,
+          .tile_k = S::kTileK,
+          .rows = S::Walk::kRows,
+          .threads = S::Walk::kThreads,
+          .fixed_bytes = S::kFixedBytes,
+          .stage_bytes = S::kStageBytes,
+          .function = {f16, bf16}};
+}
+
 // The kernels of one head dim, largest key tile first.
 using SelectedKernels = std::span<SelectedKernel>;
 SelectedKernels selected_kernels_64();

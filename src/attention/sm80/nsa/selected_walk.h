@@ -261,4 +261,15 @@ struct SelectedWalk {
   }
 };
 
+// The work of a CTA of S, a kernel whose consumer warps own rows (token, head).
+template <class S>
+__device__ __forceinline__ void run_selected(const SelectedParams& params, char* memory, SelectedShared& shared) {
+  const uint32_t rows = shared_address(memory);
+  const int lists = S::kFixedBytes + params.stages * S::kStageBytes;
+  const typename S::Walk walk{params, shared, reinterpret_cast<int32_t*>(memory + lists), rows + S::kFixedBytes};
+  if (!walk.begin()) return;
+  if (threadIdx.x >= S::Walk::kFirstProducer) return walk.load();
+  S(walk, rows).run();
+}
+
 }  // namespace attune::sm80
