@@ -183,7 +183,7 @@ MUTANTS = [
      "neon: row 4 is multiplied with the weights of row 0", KERNELS),
     (NEON, "j / rows * panel + (at + r) * rows + j % rows", "j / rows * panel + r * rows + j % rows",
      "neon: a transposed panel lands on the first", KERNELS),
-    (NEON, "int64_t(d) * room + 8 * run->first,", "int64_t(d) * room,", "neon: every run begins with a tile", KERNELS),
+    (NEON, "int64_t(d) * capacity + 8 * run->first;", "int64_t(d) * capacity;", "neon: every run begins with a tile", KERNELS),
     # Dilated attention
     (DILATED, "i * each + (i < more ? i : more);", "i * each + (i < more ? 0 : more);",
      "dilated: head groups overlap where heads are left over", ["core_dilated_test"]),

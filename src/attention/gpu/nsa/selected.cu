@@ -3,7 +3,7 @@
 // a multiple of 8, unaligned rows.
 #include "attention/gpu/nsa/selected.h"
 
-#include "attention/gpu/backward_pre_post.h"
+#include "attention/gpu/clear_rows.h"
 #include "attention/gpu/nsa/transpose_lists.h"
 #include "attention/gpu/refusal.h"
 #include "plan/backend.h"
