@@ -103,6 +103,18 @@ std::function<std::string(const std::string&)> whole_number(int64_t least, int64
   };
 }
 
+// The check that every option has from its type. between() replaces it, because it knows more.
+constexpr const char* kOfType = "type";
+
+std::string number_check(const std::string& text) {
+  double value = 0;
+  return CLI::detail::lexical_cast(text, value) ? "" : join("'", text, "' is not a number");
+}
+
+std::string flag_check(const std::string& text) {
+  return text == "true" || text == "false" ? "" : join("'", text, "' is not true or false");
+}
+
 // CLI11's sentence in our words, where it is not clear: who, what was given, what is accepted.
 std::string in_our_words(std::string text) {
   while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
@@ -114,11 +126,12 @@ std::string in_our_words(std::string text) {
   std::string name, rest;
   if (parts(": At Most 1 required but received ", name, rest))
     return join(name, ": given ", rest, " times; it is accepted once");
+  if (parts(" requires ", name, rest) && name.find(' ') == name.npos)
+    return join(name, ": given without ", rest, ", which it needs");
+  if (parts(" excludes ", name, rest) && name.find(' ') == name.npos)
+    return join(name, ": given with ", rest, "; only one of them is accepted");
   if (text.ends_with(" missing") && parts(": 1 required ", name, rest))
     return join(name, ": its value is missing: ", rest.substr(0, rest.rfind(' ')));
-  constexpr std::string_view kConvert = "Could not convert: ";
-  if (text.starts_with(kConvert) && parts(" = ", name, rest))
-    return join(name.substr(kConvert.size()), ": '", rest, "' is not a number");
   return text;
 }
 
@@ -225,8 +238,12 @@ Argument Argument::one_of(const std::vector<std::string>& all) const {
   };
   return option->check(known), *this;
 }
-Argument Argument::between(int least, int most) const { return option->check(whole_number(least, most)), *this; }
+Argument Argument::between(int least, int most) const {
+  option->get_validator(kOfType)->active(false);
+  return option->check(whole_number(least, most)), *this;
+}
 Argument Argument::between(double least, double most) const {
+  option->get_validator(kOfType)->active(false);
   // Not CLI::Range: a NaN fails both of its comparisons and is accepted.
   const auto within = [least, most](const std::string& text) {
     double value = 0;
@@ -253,6 +270,10 @@ Argument Command::add_option(const std::string& name, T& value, const std::strin
       return text.starts_with("--") ? join("'", text, "' is an option, not a value; write a file as ./", text) : "";
     });
   if (std::is_same_v<T, uint32_t>) option->check(whole_number(0, UINT32_MAX));
+  if (std::is_same_v<T, int> || std::is_same_v<T, std::vector<int>>)
+    option->check(whole_number(INT32_MIN, INT32_MAX), "", kOfType);
+  if (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>)
+    option->check(number_check, "", kOfType);
   return {option};
 }
 template Argument Command::add_option(const std::string&, std::string&, const std::string&) const;
@@ -263,7 +284,9 @@ template Argument Command::add_option(const std::string&, uint32_t&, const std::
 template Argument Command::add_option(const std::string&, double&, const std::string&) const;
 template Argument Command::add_option(const std::string&, std::optional<double>&, const std::string&) const;
 Argument Command::add_flag(const std::string& name, bool& value, const std::string& help) const {
-  return {app->add_flag(name, value, help)};
+  CLI::Option* const option = app->add_flag(name, value, help);
+  option->check(flag_check);
+  return {option};
 }
 void Command::footer(const std::string& text) const { app->footer(text); }
 void Command::callback(std::function<void()> run) const { app->callback(std::move(run)); }
@@ -354,7 +377,7 @@ void add_commands(CLI::App& app, Context& context) {
   add_profile(app, context);
   add_completion(app, context);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
-    if (!sub->get_option_no_throw("--json")) sub->add_flag("--json", context.json, "Answer in JSON on stdout");
+    if (!sub->get_option_no_throw("--json")) Command{sub}.add_flag("--json", context.json, "Answer in JSON on stdout");
 }
 
 }  // namespace attune

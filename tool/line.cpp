@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "core/problem_line.h"
+#include "tool/table.h"
+#include "tool/terminal.h"
 
 namespace attune {
 
@@ -35,9 +37,13 @@ bool read_problem(std::string_view who, const std::vector<std::string>& words, P
   if (s.ok()) return true;
   std::string caret;
   constexpr size_t kWidest = 160;  // a longer line would wrap, and the caret would point elsewhere
-  if (place.known && line.size() <= kWidest && line.find_first_of("\t\n\r\x1b") == line.npos)
-    caret = join("\n  ", line, "\n  ", std::string(place.at + !place.length, ' '), "^",
-                 std::string(std::max<size_t>(place.length, 1) - 1, '~'));
+  if (place.known && line.size() <= kWidest && line.find_first_of("\t\n") == line.npos && shown(line) == line) {
+    const std::string_view before = std::string_view(line).substr(0, place.at);
+    const size_t at = display_width(before);
+    const size_t wide = display_width(std::string_view(line).substr(place.at, place.length));
+    caret = join("\n  ", line, "\n  ", std::string(at + !place.length, ' '), "^",
+                 std::string(std::max<size_t>(wide, 1) - 1, '~'));
+  }
   const std::string_view see = s.message.ends_with('?') ? " See " : "; see ";
   fail(context, kUsage, join(who, ": ", s.message, see, who, " --help", caret));
   return false;

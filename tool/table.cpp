@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "core/status.h"
@@ -17,17 +18,40 @@ constexpr size_t kGap = 2;          // blanks between columns
 constexpr size_t kLeastColumn = 8;  // a narrower column of text is hard to read
 constexpr char kMark = '\xfe';
 
+// Columns of a character on a terminal, by the ranges of Unicode's East Asian Width that people type.
+size_t columns_of(uint32_t code) {
+  const auto in = [&](uint32_t first, uint32_t last) { return code >= first && code <= last; };
+  const bool over = in(0x300, 0x36F) || in(0x200B, 0x200D) || in(0x20D0, 0x20FF) || in(0xFE00, 0xFE0F);
+  if (over) return 0;  // drawn over the character before
+  return in(0x1100, 0x115F) || in(0x2E80, 0xA4CF) || in(0xAC00, 0xD7A3) || in(0xF900, 0xFAFF) || in(0xFE30, 0xFE6F) ||
+                 in(0xFF00, 0xFF60) || in(0xFFE0, 0xFFE6) || in(0x1F300, 0x1F64F) || in(0x1F680, 0x1F6FF) ||
+                 in(0x1F900, 0x1FAFF) || in(0x20000, 0x3FFFD)
+             ? 2
+             : 1;
+}
+
+// The character or mark at the beginning of a text, which is not empty. A byte that is not UTF-8 is a character.
+struct Character {
+  size_t bytes = 1, columns = 1;
+};
+Character first_of(std::string_view text) {
+  const auto byte = [&](size_t n) { return (unsigned char)(text[n]); };
+  if (text[0] == kMark) return text.size() > 1 ? Character{2, 0} : Character{1, 0};
+  if (byte(0) < 0xC0) return {};
+  const size_t size = byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;
+  uint32_t code = byte(0) & (0x7Fu >> size);
+  size_t n = 1;
+  for (; n < size && n < text.size() && (byte(n) & 0xC0) == 0x80; ++n) code = code << 6 | (byte(n) & 63);
+  return {n, n == size ? columns_of(code) : 1};
+}
+
 // Size in bytes of the longest beginning that is at most `width` wide.
 size_t bytes_of(std::string_view text, size_t width) {
-  size_t at = 0, columns = 0;
-  while (at < text.size()) {
-    if (text[at] == kMark && at + 1 < text.size()) {
-      at += 2;
-      continue;
-    }
-    if (columns == width) break;
-    ++columns, ++at;
-    while (at < text.size() && (text[at] & 0xC0) == 0x80 && text[at] != kMark) ++at;
+  size_t at = 0;
+  for (size_t columns = 0; at < text.size();) {
+    const Character c = first_of(text.substr(at));
+    if (columns + c.columns > width) break;
+    columns += c.columns, at += c.bytes;
   }
   return at;
 }
@@ -50,7 +74,7 @@ std::vector<std::string> broken(std::string_view text, size_t width, size_t firs
     }
     if (used) next();
     while (display_width(piece) > limit) {
-      const size_t bytes = bytes_of(piece, limit);
+      const size_t bytes = std::max(bytes_of(piece, limit), first_of(piece).bytes);
       lines.back().append(piece.substr(0, bytes)), piece.remove_prefix(bytes), next();
     }
     lines.back().append(piece), used = display_width(piece);
@@ -222,9 +246,9 @@ int terminal_width(int file) {
 
 size_t display_width(std::string_view text) {
   size_t columns = 0;
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == kMark) ++at;
-    else columns += (text[at] & 0xC0) != 0x80;
+  for (size_t at = 0; at < text.size();) {
+    const Character c = first_of(text.substr(at));
+    columns += c.columns, at += c.bytes;
   }
   return columns;
 }

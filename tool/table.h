@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables and sentences that fit a terminal. Widths are in characters; 0 means that there is no limit, as in a file.
+// Tables and sentences that fit a terminal. Widths are in columns; 0 means that there is no limit, as in a file.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,7 +10,7 @@ namespace attune {
 // Width of the terminal that a file writes to; 0 if it is not a terminal, or one that does not tell its width.
 int terminal_width(int file);
 
-// Characters that a text takes on a terminal: the marks of terminal.h take none.
+// Columns that a text takes on a terminal: a Chinese character two, the marks of terminal.h none.
 size_t display_width(std::string_view text);
 
 // The text with lines broken between words. What follows a break is indented as the line's own text: behind

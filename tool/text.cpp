@@ -92,6 +92,10 @@ std::string kernel_text(const std::string& mangled) {
   return std::string(text);
 }
 
+std::string counted(int64_t count, std::string_view what) {
+  return join(count, " ", what, count == 1 ? "" : "s");
+}
+
 std::string factor_text(double factor) { return digits_text(factor) + "x"; }
 
 std::string not_one_of(std::string_view word, std::string_view names) {

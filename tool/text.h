@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers for people: three significant digits and a unit. Not used for JSON.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,7 @@ std::string count_text(double count, std::string_view unit);  // "68.7 GFLOP", "
 std::string seconds_text(double seconds);  // "1.23 ms"
 std::string tick_text(double seconds);     // the same without trailing zeros: "10 ms"
 std::string factor_text(double factor);    // "1.40x"
+std::string counted(int64_t count, std::string_view what);  // "1 row", "2 rows"
 std::string digits_text(double value, int significant = 3);  // "0.0123", "1230": never an exponent below 1e15
 // "attune::forward<64>": a symbol, demangled and without parameter types; a name that is not C++ is returned unchanged.
 std::string kernel_text(const std::string& mangled);

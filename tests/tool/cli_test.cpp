@@ -90,6 +90,16 @@ TEST(Cli, what_an_option_does_not_take_is_said_in_our_words) {
             "--device: given 2 times; it is accepted once; see"},
            {{"bench", kLine, "--precision"}, "--precision: its value is missing: SHARE; see"},
            {{"bench", kLine, "--max-seconds", "foo"}, "--max-seconds: 'foo' is not a number; see"},
+           {{"tune", "a", "--buckets", "1.5"},
+            "--buckets: '1.5' is not a whole number from -2147483648 to 2147483647; see"},
+           {{"serve", "a", "--port", "99999"}, "--port: '99999' is not a whole number from 0 to 65535; see"},
+           {{"parity", "--ranks", "2,x", "--ring"}, "--ranks: 'x' is not a whole number from 1 to 64; see"},
+           {{"bench", kLine, "--warm=maybe"}, "--warm: 'maybe' is not true or false; see"},
+           {{"compare", "a", "b", "--bar", "50"}, "--bar: given without --agree, which it needs; see"},
+           {{"parity", "--levels", "--threads", "2"},
+            "--threads: given with --levels; only one of them is accepted; see"},
+           {{"cost", "a", "--prices", "b", "--seconds", "0"},
+            "--seconds: '0' is not a number from 0.001 to 1e+09; see"},
            {{"compare", "a", "b", "--sort", "ratoi"},
             "--sort: 'ratoi' is not one of weight, ratio, problem; did you mean 'ratio'? See"}}) {
     const Ran r = attune_says(words);
@@ -206,7 +216,7 @@ TEST(Cli, an_option_of_another_needs_it) {
                             {"tune", "a", "--once"}}) {
     const Ran r = attune_says(words);
     EXPECT_EQ(r.code, 2);
-    EXPECT_TRUE(has(r.err, " requires --")) << r.err;
+    EXPECT_TRUE(has(r.err, ": given without --") && has(r.err, ", which it needs; see")) << r.err;
   }
 }
 
@@ -377,6 +387,9 @@ TEST(Plan, quotes_are_optional_and_a_mistake_has_a_caret) {
             "See attune plan --help\n"
             "  forward f32 b1 h8 q1 k1 d64 casual\n"
             "                              ^~~~~~\n");
+  const Ran columns = attune_says({"plan", "forward", "f32", "b1", "h8", "\u00fc\u6ce8", "k1", "\u00e4\u00e4\u00e4"});
+  EXPECT_TRUE(has(columns.err, "\n  forward f32 b1 h8 \u00fc\u6ce8 k1 \u00e4\u00e4\u00e4\n"
+                               "                    ^~~\n")) << columns.err;
   const Ran short_line = attune_says({"why", "forward f32 b1 h8 q1 k1 d64"});
   EXPECT_TRUE(has(short_line.err, "d64\n                              ^\n")) << short_line.err;
   const Ran escape = attune_says({"plan", "forward f32 b1 h8 q1 k1 d64 \x1b[31m"});

@@ -71,6 +71,17 @@ TEST(Table, marks_of_colour_take_no_room) {
   EXPECT_EQ(lines[2], "SAME  ± y");
 }
 
+TEST(Table, widths_are_columns_not_bytes_or_characters) {
+  EXPECT_EQ(display_width("\u00fc"), 1u);
+  EXPECT_EQ(display_width("u\u0308"), 1u) << "a combining character";
+  EXPECT_EQ(display_width("\u6ce8\u610f"), 4u);
+  EXPECT_EQ(display_width("\U0001f600"), 2u);
+  EXPECT_EQ(display_width("\xff\x80"), 2u) << "bytes that are not UTF-8";
+  EXPECT_EQ(cut_to("\u6ce8\u610f\u529b\u529b", 7), "\u6ce8\u610f...");
+  EXPECT_TRUE(wrapped("\u6ce8\u610f", 1).starts_with("\u6ce8\n\u610f")) << "no room for even one of them";
+  EXPECT_EQ(wrapped("\u6ce8\u610f\u529b", 4), "\u6ce8\u610f\n\u529b");
+}
+
 TEST(Table, a_cell_that_equals_the_one_above_is_blank_in_its_group) {
   TextTable t{.columns = {{"subject"}, {"problem"}}, .group = 1};
   t.rows = {{"a", "one"}, {"b", "one"}, {"c", "two"}};

@@ -117,8 +117,9 @@ Status benches_asked(const AskedBench& asked, std::vector<Bench>& out, Exit& cod
   const auto within = [](double x, double most) { return x >= 0 && x <= most; };
   if (!within(asked.energy_seconds, kHour) || (asked.energy_seconds > 0 && !gpu))
     return Status::no("--energy: must be from 0 to 3600 seconds, and needs a GPU");
-  if (!within(asked.rest_ms.value_or(0), kHour * 1e3) || !within(asked.heat_ms.value_or(0), kHour * 1e3))
-    return Status::no("--rest, --hot: must be from 0 to 3600000 milliseconds");
+  for (const auto& [option, ms] : {std::pair("--rest", asked.rest_ms), {"--hot", asked.heat_ms}})
+    if (!within(ms.value_or(0), kHour * 1e3))
+      return Status::no(option, ": ", *ms, " is not from 0 to 3600000 milliseconds");
   if (asked.burst && asked.rest_ms == 0.0)
     return Status::no("--burst: given with --rest 0; a burst needs a rest before every batch");
   if (asked.sustained && asked.heat_ms == 0.0)
@@ -165,7 +166,8 @@ Status lengths_fit(const std::vector<BenchRow>& rows, const std::vector<int32_t>
     const Problem& p = row.problem;
     if (lengths.empty() || !is_ragged(row)) continue;
     if (int(lengths.size()) != p.batch)
-      return Status::no("--lengths: ", lengths.size(), " lengths given for ", p.batch, " sequences of: ", name(p));
+      return Status::no("--lengths: ", counted(lengths.size(), "length"), " given for ",
+                        counted(p.batch, "sequence"), " of: ", name(p));
     for (const int32_t n : lengths)
       if (n > p.len_q || n > p.len_k) return Status::no("--lengths: ", n, " exceeds the bound of: ", name(p));
   }

@@ -39,7 +39,7 @@ bool take(std::string_view& text, int32_t& out) {
 Status range_of(std::string_view what, std::string_view text, std::vector<int32_t>& out) {
   const auto no = [&, whole = text] {
     return Status::no("--", what, ": '", whole,
-                      "' is not a number, a range a-b*factor or a range a-b+step, all at least 1");
+                      "' is not a number, a range a-b*factor or a range a-b+step, all from 1 to 2147483647");
   };
   int32_t first = 0, last = 0, step = 0;
   if (!take(text, first)) return no();

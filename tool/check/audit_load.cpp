@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The load of the machine while a row was measured: each figure within its range, and none against another.
 #include "tool/check/parts.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -36,7 +37,7 @@ struct Loaded : Reporter {
     if (l.seconds > 0 && sum > 1 + kRoom + kTick / l.seconds)
       wrong("impossible-load", "this process, others and the host took ", sum, " of the CPUs' time together");
     if (l.cpus > 0 && r.threads > l.cpus)
-      wrong("impossible-load", r.threads, " threads ran on ", l.cpus, " CPUs");
+      wrong("impossible-load", counted(r.threads, "thread"), " ran on ", counted(l.cpus, "CPU"));
     if (!is_gpu(r) && (l.gpu_processes >= 0 || l.gpu_others >= 0))
       wrong("impossible-load", "a load of a GPU is recorded, but the device is ", r.device);
   }

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "tool/check/parts.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -85,15 +86,15 @@ void audit_row(std::span<const Line> row, std::vector<Finding>& found) {
     const Reporter a{l, l.record, found};
     if (was_timed(l.record)) audit_ratio(a, row), audit_precision(a, row);
     if (l.record.row_records != row[0].record.row_records)
-      a.wrong("unequal-run", "the row has ", l.record.row_records, " records, but its first one says ",
+      a.wrong("unequal-run", "the row has ", counted(l.record.row_records, "record"), ", but its first one says ",
               row[0].record.row_records);
   }
   const Reporter first{row[0], row[0].record, found};
   const int says = first.r.row_records;
   if (int(row.size()) < says)
-    first.caution("unfinished-row", "only ", row.size(), " of ", says, " records of the row are present");
+    first.caution("unfinished-row", "only ", row.size(), " of ", counted(says, "record"), " of the row are present");
   if (says > 0 && int(row.size()) > says)
-    first.wrong("copied-record", row.size(), " records are here for a row of ", says);
+    first.wrong("copied-record", counted(row.size(), "record"), " here for a row of ", says);
 }
 
 }  // namespace attune

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tool/check/parts.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -86,10 +87,11 @@ struct Seals {
     const Reporter last{*all.back(), all.back()->record, found};
     const auto planned = size_t(all[0]->record.planned_rows);
     if (last.r.closes ? rows.size() != planned : rows.size() > planned)
-      last.wrong("dropped-record", "its run planned ", planned, " rows, and ", rows.size(), " are here");
+      last.wrong("dropped-record", "its run planned ", counted(planned, "row"), ", and ", rows.size(),
+                 rows.size() == 1 ? " is here" : " are here");
     else if (!last.r.closes && !continued.contains(last.r.seal))
       last.caution("unfinished-run", "its run was interrupted, or the end of the file is missing: ", rows.size(),
-                   " of ", planned, " planned rows are here");
+                   " of ", counted(planned, "planned row"), rows.size() == 1 ? " is here" : " are here");
   }
 };
 

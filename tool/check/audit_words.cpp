@@ -4,6 +4,7 @@
 #include "build_info.h"
 #include "core/device.h"
 #include "tool/check/parts.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -158,7 +159,7 @@ void audit_counts(const Reporter& a) {
   // Measured clocks vary by a few percent, and a card may draw more than its limit for an instant.
   constexpr double kClock = 1.1, kPower = 1.5;
   if (r.version >= 3 && p.cores > 0 && r.threads > p.cores)
-    a.wrong("impossible-count", r.threads, " threads ran on ", p.cores, " cores");
+    a.wrong("impossible-count", counted(r.threads, "thread"), " ran on ", counted(p.cores, "core"));
   if (r.version >= 3 && r.mode == "cold" && r.calls != 1)
     a.wrong("impossible-count", "a cold sample has ", r.calls, " calls; caches are flushed before each call");
   if (p.gpu_most_mhz > 0 && r.mhz > kClock * p.gpu_most_mhz)

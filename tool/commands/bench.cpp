@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -89,17 +90,22 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
                too_slow);
     return;
   }
+  const auto is_slow = [&](const BenchRow& r) {
+    return std::any_of(benches.begin(), benches.end(), [&](const Bench& b) { return is_too_slow(r, b); });
+  };
   for (const BenchRow& r : all)
     fmt::print("{}{}\n", name(r),
-               too_large_for(r) ? ": does not fit into memory" : is_too_slow(r, benches[0]) ? ": takes too long" : "");
-  fmt::print("{} rows, about {:.1f} minutes, at most {} of tensors at once ({} available{})\n", rows, seconds / 60,
-             bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
-  const auto counted = [](size_t n) { return join(n, n == 1 ? " row" : " rows"); };
+               too_large_for(r) ? ": does not fit into memory" : is_slow(r) ? ": may take too long" : "");
+  const std::string time = seconds < 90 ? counted(std::lround(seconds), "second")
+                                        : fmt::format("{:.1f} minutes", seconds / 60);
+  fmt::print("{}, about {}, at most {} of tensors at once ({} available{})\n", counted(rows, "row"), time,
+             bytes_text(most), bytes_text(there),
+             of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
   if (too_large)
-    fmt::print("{} cannot fit into memory and will be reported as such\n", counted(too_large * benches.size()));
+    fmt::print("{} cannot fit into memory and will be reported as such\n", counted(too_large * benches.size(), "row"));
   if (too_slow)
-    fmt::print("{} would take more than {} per call, the limit of a suite, and will be reported as such\n",
-               counted(too_slow), seconds_text(kMostCallSeconds));
+    fmt::print("{} would take more than {} per call, the limit of a suite, at the rate that is assumed before this "
+               "machine is measured\n", counted(too_slow, "row"), seconds_text(kMostCallSeconds));
 }
 
 // The A/A spread of this run, and that of resumed rows if it is larger: it decides their verdicts.
@@ -266,7 +272,7 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
       std::none_of(names.begin(), names.end(), [&](const std::string& n) { return peer_name(n) == peer_name(base); }))
     return no(kUsage, Status::no("--baseline: '", base, "' is neither one of --peer nor one of ", backend_names()));
   if (const Status s = base_asked(asked.base, rows, all[0], names); !s.ok()) return no(kUsage, s);
-  if (asked.dry_run && asked.resume)
+  if (std::error_code error; asked.dry_run && asked.resume && std::filesystem::exists(asked.out, error))
     fmt::print(stderr, "the estimate includes rows that are already in {}\n", asked.out);
   if (asked.dry_run) return tell_dry_run(rows, all, names.size(), context);
   if (ForcedBackend forced; asked.backends.empty() && !is_hosted() && !is_peer_process() &&
@@ -333,7 +339,8 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
     printed_records() = told;
   };
   const size_t total = sweep.rows.size() * sweep.benches.size(), done = sweep.done();
-  if (done && !is_started_again()) fmt::print(stderr, "{} of {} rows are already in {}\n", done, total, asked.out);
+  if (done && !is_started_again())
+    fmt::print(stderr, "{} of {} {} already in {}\n", done, counted(total, "row"), done == 1 ? "is" : "are", asked.out);
   if (const std::string again = sweep.not_answered(); !again.empty() && !is_started_again())
     fmt::print(stderr, "{}: {}\n", asked.out, again);
   if (sweep.changed_sources() && !is_started_again())
@@ -362,11 +369,13 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
   if (const Status s = asked.base.empty() || records.empty() ? Status::good() : is_base(asked.base, records); !s.ok())
     fmt::print(stderr, "warning: {}; nothing is compared with it\n", s.message);
   if (interrupted) {
-    no(kFailed, Status::no("interrupted after ", records.size(), records.size() == 1 ? " record" : " records"));
+    no(kFailed, Status::no("interrupted after ", counted(records.size(), "record")));
     context.exit_code = kSignal + interrupted_by;
-  } else if (tally.bad) no(kFailed, Status::no(tally.bad, " of ", records.size(), " records failed or were refused"));
-  else if (!tally.ok)
+  } else if (tally.bad) {
+    no(kFailed, Status::no(tally.bad, " of ", counted(records.size(), "record"), " failed or were refused"));
+  } else if (!tally.ok) {
     no(kFailed, Status::no("nothing was measured: ", tally.rest().empty() ? "no row is left" : tally.rest()));
+  }
 }
 
 }  // namespace

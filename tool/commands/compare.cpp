@@ -17,6 +17,7 @@
 #include "tool/record/show.h"
 #include "tool/record/read.h"
 #include "tool/table.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -69,14 +70,14 @@ void tell_agreement(const Changes& changes, const Asked& asked, Context& context
   else fmt::print("{}", to_text(a, asked.agree_percent / 100));
   if (!a.rows) return fail(context, kFailed, "attune compare: the two runs have no row in common");
   if (100. * a.agreeing() < asked.bar_percent * a.rows)
-    fail(context, kFailed, fmt::format("attune compare: {} of {} rows agree, below {:g} %", a.agreeing(), a.rows,
-                                       asked.bar_percent));
+    fail(context, kFailed, fmt::format("attune compare: {} of {} agree, below {:g} %", a.agreeing(),
+                                       counted(a.rows, "row"), asked.bar_percent));
 }
 
 // Accepts two files, or one file with a name to compare it with or to store it under.
 Status is_asked(const Asked& asked) {
   if (asked.files.size() > 2 || (asked.files.size() == 2 && !asked.baseline.empty()))
-    return Status::no(asked.files.size(), " files", asked.baseline.empty() ? "" : " and --baseline",
+    return Status::no(counted(asked.files.size(), "file"), asked.baseline.empty() ? "" : " and --baseline",
                       " given; give two files, or one with --baseline NAME");
   if (asked.files.size() == 1 && asked.baseline.empty() && asked.save.empty())
     return Status::no("one file given; give a second one, --baseline NAME or --save NAME");
@@ -138,7 +139,8 @@ void run(Asked& asked, Context& context) {
     std::fputs(to_annotations(changes, asked.settings).c_str(), context.json ? stderr : stdout);
   }
   if (const int bad = changes.regressions(asked.settings))
-    fail(context, kFailed, fmt::format("attune compare: {} of {} rows are regressions", bad, changes.counted()));
+    fail(context, kFailed, fmt::format("attune compare: {} of {} {}", bad, counted(changes.counted(), "row"),
+                                       bad == 1 ? "is a regression" : "are regressions"));
   else if (changes.overall.change == Change::slower)
     fail(context, kFailed, fmt::format("attune compare: no row alone is a regression, but the {} rows together are",
                                        changes.overall.rows));

@@ -40,7 +40,8 @@ void print_finding(const HuntAsked& asked, const Hunt& hunt, const HuntFinding& 
   fmt::print("\n{}  {}: {}\n", name(f.ending), f.backend->name, f.why);
   fmt::print("      {}\n", command_of(asked, f));
   fmt::print("      drawn as number {} of seed {}: {}\n", f.index, hunt.seed, name(f.drawn));
-  if (f.tries) fmt::print("      run {} more times, failed {} times\n", f.tries, f.again);
+  if (f.tries)
+    fmt::print("      run {} more, failed {}\n", counted(f.tries, "time"), counted(f.again, "time"));
 }
 
 }  // namespace
@@ -87,15 +88,15 @@ void hunt_parity(const HuntAsked& asked, Context& context) {
       if (all.runs[n]) fmt::print("{:<22} {:>7} runs\n", hunt.backends[n]->name, all.runs[n]);
     for (const HuntFinding& f : all.findings) print_finding(asked, hunt, f);
     if (all.over)
-      fmt::print("\n{} runs exceed parity's tolerance, by at most {:.2f} times; more than 3 times is a failure\n",
-                 all.over, all.most_over);
+      fmt::print("\n{} beyond parity's tolerance, by at most {:.2f} times; more than 3 times is a failure\n",
+                 counted(all.over, "run"), all.most_over);
     size_t hangs = 0;
     for (const HuntFinding& f : all.findings) hangs += f.ending == Ending::hang;
-    fmt::print("\n{} problems of seed {} on {} in {:.0f} s: {} hangs, {} other failures\n{} empty\n",
-               all.cases - all.empty, hunt.seed, all.device_name, all.seconds, hangs, all.findings.size() - hangs,
-               all.empty);
+    fmt::print("\n{} of seed {} on {} in {:.0f} s: {}, {}\n{} empty\n", counted(all.cases - all.empty, "problem"),
+               hunt.seed, all.device_name, all.seconds, counted(hangs, "hang"),
+               counted(all.findings.size() - hangs, "other failure"), all.empty);
   }
-  if (!runs) fail(context, kFailed, join("attune parity: no backend ran any of ", all.cases, " problems"));
+  if (!runs) fail(context, kFailed, join("attune parity: no backend ran any of ", counted(all.cases, "problem")));
   if (!all.findings.empty() && context.exit_code == kOk) context.exit_code = kFailed;
   if (!context.json) fmt::print("{} passed, {} failed\n", runs - all.findings.size(), all.findings.size());
 }

@@ -90,8 +90,9 @@ void print(const Plan& plan, const std::string& links, int depth) {
       isa.empty() ? std::string(plan.backend->name) : fmt::format("{} ({} kernels)", plan.backend->name, isa));
   row("why", plan.why);
   if (!depth) row("device", device_text(plan.device));
-  row("shape", fmt::format("tiles of {} queries x {} keys, {} split{}, kernel {}", plan.tile_q, plan.tile_k,
-                           plan.splits, plan.splits == 1 ? "" : "s", plan.kernel));
+  const std::string tile_q = plan.tile_q == 1 ? "1 query" : join(plan.tile_q, " queries");
+  row("shape", fmt::format("tiles of {} x {}, {}, kernel {}", tile_q, counted(plan.tile_k, "key"),
+                           counted(plan.splits, "split"), plan.kernel));
   if (const std::string choice = choice_of(plan); !choice.empty()) row("choice", choice);
   row("workspace", bytes_text(double(plan.workspace_bytes)));
   row("work", fmt::format("{} over {}", count_text(c.flops, "FLOP"), count_text(c.pairs, "visible pairs")));

@@ -148,11 +148,12 @@ void print(const std::vector<Done>& all, const Gathered& gathered, const Asked& 
       return c.by_rule && c.slower > asked.settings().margin;
     });
     if (slow)
-      fmt::print("  warning: at {} of the {} rows behind the rules the choice is more than {:g} % slower than the "
-                 "fastest: their intervals are wide, measure longer\n", slow, d.own.size(), asked.margin_percent);
+      fmt::print("  warning: at {} of {} behind the rules the choice is more than {:g} % slower than the "
+                 "fastest: their intervals are wide, measure longer\n", slow, counted(d.own.size(), "row"),
+                 asked.margin_percent);
     if (!d.checked.empty())
-      fmt::print("  checked at {} other rows: the choice is the fastest or within the A/A spread at {} ({:.1f} %)\n",
-                 d.checked.size(), d.right(), 100.0 * d.right() / double(d.checked.size()));
+      fmt::print("  checked at {}: the choice is the fastest or within the A/A spread at {} ({:.1f} %)\n",
+                 counted(d.checked.size(), "other row"), d.right(), 100.0 * d.right() / double(d.checked.size()));
     for (const CheckedChoice& c : d.checked)
       if (!c.right())
         fmt::print("    {}: {} by {}, {:.1f} % slower than {}, A/A spread {:.1f} %\n", c.problem, c.chosen,
@@ -172,6 +173,10 @@ Status edit_yaml(const Asked& asked, const std::vector<Threshold>& thresholds, c
   const fs::path folder = fs::path(asked.yaml).parent_path();
   if (!folder.empty() && !fs::is_directory(folder, error))
     return Status::no("--yaml: '", asked.yaml, "': there is no folder '", folder.string(), "'");
+  FolderLock lock;  // until the file is replaced: another tune would lose these values, or these would lose its
+  if (!asked.dry_run)
+    if (Status s = lock.take(folder); !s.ok())
+      return Status::failure(Code::device, "--yaml: ", folder.empty() ? "." : folder.string(), ": ", s.message);
   std::string before;
   if (Status s = read_whole(asked.yaml, before); !s.ok()) return s;
   std::string text = before.empty() ? comment : before;
@@ -312,7 +317,8 @@ void tune_once(const Asked& asked, Context& context) {
   if (!checked) no(kFailed, Status::no("--check: ", asked.check, " has no row with two backends of these devices"));
   else if (100. * double(right) < asked.bar_percent * double(checked))
     no(kFailed,
-       Status::no("the choice is right at ", right, " of ", checked, " rows, below ", asked.bar_percent, " %"));
+       Status::no("the choice is right at ", right, " of ", counted(checked, "row"), ", below ",
+                  asked.bar_percent, " %"));
 }
 
 void run(Asked& asked, Context& context) {
@@ -336,14 +342,15 @@ void run(Asked& asked, Context& context) {
     return fail(context, kUsage, "attune tune: --key: given without --yaml, the file that has the keys");
   if (!asked.between.empty()) {
     if (asked.between.size() != 2 || asked.between[0] == asked.between[1])
-      return fail(context, kUsage, join("attune tune: --between: ", asked.between.size(),
-                                        " names given; accepted are two that differ: flash_attn,torch:sdpa"));
+      return fail(context, kUsage, join("attune tune: --between: ", counted(asked.between.size(), "name"),
+                                        " given; accepted are two that differ: flash_attn,torch:sdpa"));
     return tune_between(asked, context);
   }
   if (asked.watch.empty()) return tune_once(asked, context);
   if (asked.files.size() != 1)
     return fail(context, kUsage,
-                join("attune tune: --watch: ", asked.files.size(), " files given; give one, to which it appends"));
+                join("attune tune: --watch: ", counted(asked.files.size(), "file"),
+                     " given; give one, to which it appends"));
   const Status s = watch({.log = asked.watch, .records = asked.files[0], .once = asked.once},
                          [&] { tune_once(asked, context); });
   if (!s.ok()) fail(context, kMachine, join("attune tune: ", s.message));

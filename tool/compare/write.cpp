@@ -110,7 +110,7 @@ std::string to_text(const Agreement& a, double within) {
                      std::isinf(apart) ? "-" : fmt::format("{:.2f} %", 100 * apart), row->problem,
                      row->subject, row->setting, time_text(row->before_ns), time_text(row->after_ns),
                      row->note.empty() ? "" : ": ", row->note);
-  return s + fmt::format("{} of {} rows within {:g} %, the farthest {:.2f} % apart\n", a.agreeing(), a.rows,
+  return s + fmt::format("{} of {} within {:g} %, the farthest {:.2f} % apart\n", a.agreeing(), counted(a.rows, "row"),
                          100 * within, 100 * a.farthest);
 }
 

@@ -99,8 +99,9 @@ std::string busy_summary(std::span<const Record> records) {
   const bool unknown = b.load.others < 0 && b.load.steal < 0;
   const bool by_others = b.gpu || unknown || b.load.others >= 0.05 || b.load.steal >= 0.05;
   const bool one = b.records == 1;
-  return fmt::format("{}: {} of {} records {} measured while {}{}; {} times {} too long",
-                     by_others ? "busy machine" : "too few CPUs", b.records, b.of, one ? "was" : "were", b.text(),
+  return fmt::format("{}: {} of {} {} measured while {}{}; {} times {} too long",
+                     by_others ? "busy machine" : "too few CPUs", b.records, counted(b.of, "record"),
+                     one ? "was" : "were", b.text(),
                      one ? "" : " at most", one ? "its" : "their", b.certain ? "are" : "may be");
 }
 
@@ -121,7 +122,8 @@ std::vector<std::string> machine_changes(const Records& before, const Records& a
   const Busiest was = busiest(before), is = busiest(after);
   for (const auto& [side, name] : {std::pair(&was, "before"), {&is, "after"}})
     if (side->records)
-      all.push_back(fmt::format("the machine was busy {}: in {} of {} records {}{}", name, side->records, side->of,
+      all.push_back(fmt::format("the machine was busy {}: in {} of {} {}{}", name, side->records,
+                                counted(side->of, "record"),
                                 side->records > 1 ? "at most " : "", side->text()));
   const auto clock = [](const Record& r) { return r.threads ? r.load.cpu_mhz : 0; };
   if (const double a = middle(before, clock), b = middle(after, clock); differs(a, b, kSameClock))

@@ -41,7 +41,7 @@ std::string gpu_text(const Provenance& p) {
   return text;
 }
 
-std::string rows(int n) { return n == 1 ? "1 row" : fmt::format("{} rows", n); }
+std::string rows(int n) { return counted(n, "row"); }
 
 }  // namespace
 

@@ -147,7 +147,7 @@ std::string running_text(const std::vector<Record>& records) {
   size_t planned = 0, done = 0;
   for (const auto& [name, run] : runs)
     if (run.planned && !run.closed) planned += size_t(run.planned), done += run.done.size();
-  return planned ? fmt::format("not finished: {} of {} problems", std::min(done, planned), planned) : "";
+  return planned ? fmt::format("not finished: {} of {}", std::min(done, planned), counted(planned, "problem")) : "";
 }
 
 std::string subtitle_of(const std::vector<Record>& records, const Summary& s) {
@@ -166,9 +166,9 @@ std::string subtitle_of(const std::vector<Record>& records, const Summary& s) {
   std::string where;
   for (const std::string& machine : machines) where += (where.empty() ? "" : "; ") + machine;
   if (!where.empty()) parts.push_back("on " + where);
-  if (threads.size() == 1) parts.push_back(counted(size_t(*threads.begin()), "thread"));
+  if (threads.size() == 1) parts.push_back(counted(*threads.begin(), "thread"));
   if (!first.empty()) parts.push_back(first == last ? first : first + " to " + last);
-  parts.push_back(fmt::format("{} of {} rows measured", s.measured, s.all));
+  parts.push_back(fmt::format("{} of {} measured", s.measured, counted(s.all, "row")));
   if (const std::string running = running_text(records); !running.empty()) parts.push_back(running);
   return fmt::format("{}", fmt::join(parts, ", "));
 }

@@ -59,7 +59,7 @@ struct Varied {
     std::string s = subject(r);
     // The default timing of a device is not named.
     if (const std::string timing = timing_text(r); timing != (r.threads ? "warm" : "cold")) s += " " + timing;
-    if (threads.size() > 1 && r.threads) s += ", " + counted(size_t(r.threads), "thread");
+    if (threads.size() > 1 && r.threads) s += ", " + counted(r.threads, "thread");
     if (layouts.size() > 1) s += ", " + r.layout;
     if (distributions.size() > 1) s += ", " + r.distribution;
     return s;
@@ -155,9 +155,6 @@ std::string checked_text(const Word<CheckVerdict>& v) {
 TableCell verdict_cell(const std::string& verdict) {
   const Tone tone = verdict == "FASTER" ? Tone::good : verdict == "SLOWER" ? Tone::bad : Tone::weak;
   return {verdict, NAN, tone};
-}
-std::string counted(size_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 }  // namespace attune

@@ -53,7 +53,6 @@ std::string confidence_text(const Interval&);  // " at 75 %"; "" from 95 % on
 std::string interval_head(const std::vector<Measurement>&);
 std::string ratio_head(const std::vector<Measurement>&);
 std::string checked_text(const Word<CheckVerdict>&);  // "UNCHECKED" where a record has no verdict
-std::string counted(size_t count, std::string_view what);  // "1 problem", "2 problems"
 
 // How time and memory of one subject grow with the length in one family.
 struct Growth {

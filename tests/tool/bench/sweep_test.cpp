@@ -307,7 +307,7 @@ TEST(Sweep, the_command_goes_on_where_it_was_killed) {
   std::ofstream(path) << whole.substr(0, second + 100);  // killed in the second row
   const Ran r = attune_says(words);
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;
+  EXPECT_TRUE(has(r.err, "1 of 2 rows is already in ")) << r.err;
   EXPECT_EQ(text_of(path).substr(0, second), whole.substr(0, second));
   std::vector<Record> records;
   ASSERT_EQ(read_records(path, records).message, "");
@@ -354,7 +354,7 @@ TEST(Sweep, the_command_keeps_what_is_there_at_ctrl_c) {
   const Ran resumed = attune_says({"verify", path});
   EXPECT_EQ(resumed.code, 0) << resumed.out;
   EXPECT_FALSE(has(resumed.out, "unfinished-run")) << resumed.out;
-  EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;
+  EXPECT_TRUE(has(r.err, "1 of 2 rows is already in ")) << r.err;
   EXPECT_EQ(table_of(seen()), (std::vector<std::string>{quick + " | cpu_forward | ok", slow + " | cpu_forward | ok"}));
 }
 
@@ -391,7 +391,7 @@ TEST(Sweep, a_resumed_run_names_the_spread_of_its_earlier_rows) {
   more.insert(more.begin() + 2, "forward f32 b1 h1 q32 k32 d16 causal"), more.push_back("--resume");
   const Ran r = attune_says(more);
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.err, "1 of 2 rows are already in ")) << r.err;
+  EXPECT_TRUE(has(r.err, "1 of 2 rows is already in ")) << r.err;
   EXPECT_TRUE(has(r.out, ", A/A spread of earlier rows up to 405.0 %\n")) << r.out;
   EXPECT_TRUE(has(r.err, "warning: A/A spread 405.0 % (warm, ")) << r.err;
 }

@@ -52,11 +52,11 @@ TEST(Bench, a_busy_machine_is_in_the_records_and_in_one_line) {
   const Burners burners;
   const Ran r = attune_says({"bench", "forward f32 b1 h2 q256 k256 d64 causal", "--json", "--max-seconds", "1"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.err, ": 1 of 1 records was measured while ")) << r.err;
+  EXPECT_TRUE(has(r.err, ": 1 of 1 record was measured while ")) << r.err;
   EXPECT_TRUE(has(r.err, "| busy: ")) << "the row: " << r.err;
   const json load = json::parse(r.out)["load"];
   if (Burners::can_fill_the_cpus()) {
-    EXPECT_TRUE(has(r.err, "warning: busy machine: 1 of 1 records was measured while other processes took ")) << r.err;
+    EXPECT_TRUE(has(r.err, "warning: busy machine: 1 of 1 record was measured while other processes took ")) << r.err;
     EXPECT_GE(load["others"], 0.1) << load;
   }
   EXPECT_GE(load["waited"], 0.05) << load;
@@ -170,6 +170,12 @@ TEST(Bench, a_dry_run_of_a_suite_says_what_takes_too_long) {
   EXPECT_FALSE(is_too_slow(row, b));
   const Ran r = attune_says({"bench", "--suite", "memory", "--dry-run", "--json"});
   EXPECT_GT(json::parse(r.out)["too_large"].get<int>() + json::parse(r.out)["too_slow"].get<int>(), 0) << r.out;
+  const Ran text = attune_says({"bench", "--suite", "long", "--dry-run"});
+  EXPECT_EQ(has(text.out, ": may take too long\n"), has(text.out, " at the rate that is assumed before this machine is "
+                                                                  "measured\n")) << text.out;
+  const Ran nothing = attune_says({"bench", kLine, "--dry-run", "--resume", "--out", temporary("none.jsonl")});
+  EXPECT_EQ(nothing.err, "") << "no row is in a file that is not there";
+  EXPECT_TRUE(has(nothing.out, "\n1 row, about ") && has(nothing.out, " second")) << nothing.out;
 }
 
 TEST(Bench, a_run_that_measured_nothing_fails_and_says_what_its_rows_were) {
@@ -248,7 +254,8 @@ TEST(Bench, a_rest_below_nothing_or_without_an_end_is_refused) {
       EXPECT_EQ(r.code, 2) << word << " " << time;
       EXPECT_EQ(r.err, word == std::string_view("--energy")
                            ? "attune bench: --energy: must be from 0 to 3600 seconds, and needs a GPU\n"
-                           : "attune bench: --rest, --hot: must be from 0 to 3600000 milliseconds\n");
+                           : join("attune bench: ", word, ": ", std::strcmp(time, "1e9") ? time : "1e+09",
+                                  " is not from 0 to 3600000 milliseconds\n"));
     }
 }
 

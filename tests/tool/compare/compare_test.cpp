@@ -266,7 +266,7 @@ TEST(Compare, a_machine_that_was_busy_or_clocked_otherwise_is_named) {
   constexpr const char* kBusy = "other processes took 48 % of 2 CPUs, threads waited for a CPU 40 % of the time";
   EXPECT_EQ(c.rows.at(0).note, join("busy after: ", kBusy));
   ASSERT_GE(c.caveats.size(), 3u);
-  EXPECT_EQ(c.caveats[0], join("the machine was busy after: in 1 of 1 records ", kBusy));
+  EXPECT_EQ(c.caveats[0], join("the machine was busy after: in 1 of 1 record ", kBusy));
   EXPECT_EQ(c.caveats[1], "the machine changed: its CPU clock was 2500 MHz before and 2100 MHz after");
   EXPECT_EQ(c.caveats[2],
             "the machine changed: its measured ceiling (fmla, 2 threads) was 38.0 GFLOP/s before and 19.0 after");
@@ -481,7 +481,7 @@ TEST(CompareCommand, a_baseline_of_the_store_is_found_too) {
   EXPECT_EQ(attune_says({"compare", quick, "--baseline", "main"}, store).code, 0);
   const Ran r = attune_says({"compare", slow, "--baseline", "main"}, store);
   EXPECT_EQ(r.code, 1);
-  EXPECT_EQ(r.err, "attune compare: 1 of 1 rows are regressions\n");
+  EXPECT_EQ(r.err, "attune compare: 1 of 1 row is a regression\n");
 }
 
 TEST(Compare, records_of_several_machines_are_compared_by_machine) {

@@ -50,7 +50,7 @@ TEST(Busy, a_loaded_machine_is_remarked_in_20_of_20_runs) {
   };
   ASSERT_EQ(readings.size(), 20u);
   for (const Load& l : readings)
-    EXPECT_TRUE(has(busy_summary(std::vector{with(l)}), "busy machine: 1 of 1 records was measured while other "))
+    EXPECT_TRUE(has(busy_summary(std::vector{with(l)}), "busy machine: 1 of 1 record was measured while other "))
         << l.others;
 }
 
@@ -70,10 +70,10 @@ TEST(Busy, the_summary_counts_records_and_names_the_largest_readings) {
 
 TEST(Busy, threads_that_only_wait_for_each_other_are_not_other_processes) {
   const Record r = with({.seconds = 2, .cpus = 2, .waited = 0.5, .others = 0.01, .steal = 0});
-  EXPECT_EQ(busy_summary(std::vector{r}), "too few CPUs: 1 of 1 records was measured while threads waited for a CPU "
+  EXPECT_EQ(busy_summary(std::vector{r}), "too few CPUs: 1 of 1 record was measured while threads waited for a CPU "
                                           "50 % of the time; its times are too long");
   const Record unknown = with({.seconds = 2, .waited = 0.5});
-  EXPECT_TRUE(has(busy_summary(std::vector{unknown}), "busy machine: 1 of 1 records was measured while threads "));
+  EXPECT_TRUE(has(busy_summary(std::vector{unknown}), "busy machine: 1 of 1 record was measured while threads "));
 }
 
 TEST(Busy, a_gpu_is_judged_by_its_own_use) {

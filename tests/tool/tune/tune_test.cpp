@@ -524,7 +524,7 @@ TEST(TuneCommand, a_check_below_the_bar_fails) {
   EXPECT_EQ(attune_says({"tune", records, "--out", out, "--check", bad, "--bar", "0"}).code, 0);
   Ran r = attune_says({"tune", records, "--out", out, "--check", bad});
   EXPECT_EQ(r.code, 1);
-  EXPECT_EQ(r.err, "attune tune: the choice is right at 0 of 1 rows, below 98 %\n");
+  EXPECT_EQ(r.err, "attune tune: the choice is right at 0 of 1 row, below 98 %\n");
   EXPECT_TRUE(has(attune_says({"tune", records, "--out", out, "--check", none}).err, "no row with two backends"));
 }
 TEST(TuneCommand, rules_that_are_slower_than_their_rows_say_so) {
