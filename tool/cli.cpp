@@ -48,7 +48,7 @@ bool is_command(const CLI::App& app, std::string_view word) {
 // `attune help bench` is `attune bench --help`, and `attune version` is `attune --version`. "-" is stdin, or stdout
 // behind an option that names a file to write.
 std::vector<std::string> usual(int argc, char** argv) {
-  std::vector<std::string> words(argv + 1, argv + argc);
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   for (size_t n = 0; n < words.size() && words[n] != "--"; ++n) {
     constexpr std::string_view kWritten[] = {"--out", "--markdown", "--junit", "--csv"};
     if (words[n] == "-")
@@ -191,6 +191,10 @@ int parse_and_run(CLI::App& app, Context& context, std::vector<std::string> word
   };
   if (words.empty()) return usage("attune", join("no command given; the commands are ", commands_text(app)));
   const std::string first = words.front();
+  for (const std::string& word : words)  // a file of such a name would break the sentences about it
+    if (word.find_first_of("\n\r") != word.npos)
+      return usage(is_command(app, first) ? join("attune ", first) : "attune",
+                   join("'", in_one_line(word), "' has a line break; accepted are values of one line"));
   const bool alone = first == "help" || first == "--help" || first == "-h" || first == "version" ||
                      first == "--version" || first == "-V";
   if (alone && words.size() > 1) return usage("attune", join("'", words[1], "' is an unexpected argument"));
@@ -383,6 +387,7 @@ void add_commands(CLI::App& app, Context& context) {
 }  // namespace attune
 
 int attune_tool_main(int argc, char** argv) {
+  attune::keep_standard_files();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its write, with a sentence
   const attune::ShownOutput output;
   attune::Context context{.terminal = isatty(STDOUT_FILENO) == 1,

@@ -65,6 +65,7 @@ struct SettingsReader {
       std::string word;
       if (!word_of(one, word)) return no(one, "accepted is a text in quotes or a number", many ? ", or a list" : "");
       if (word.empty()) return no(one, "the text is empty");
+      if (word.find_first_of("\n\r") != word.npos) return no(one, "the text has a line break");
       if (a.names.empty() && rules.positional)
         if (const Status s = rules.positional(word); !s.ok()) return no(one, s.message);
       return words.push_back(word), Status::good();

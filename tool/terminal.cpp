@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -47,6 +48,11 @@ bool Shown::obeyed(char c) {
   else if (line_ == In::blank && c == ':') line_ = In::colon;
   else if (line_ != In::blank || (c != ' ' && c != '\t')) line_ = In::text;
   return begins || bracket;
+}
+
+void keep_standard_files() {
+  for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(file, F_GETFD) < 0 && errno == EBADF) (void)::open("/dev/null", O_RDONLY);  // takes the lowest number
 }
 
 void keep_lines_whole() { whole_lines = true; }

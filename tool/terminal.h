@@ -55,6 +55,10 @@ class ShownOutput {
   static ssize_t write(void* stream, const char* data, size_t size);
 };
 
+// Opens what stands for stdin, stdout and stderr where one is closed: a file that is opened next would get its number,
+// and what is printed would go into that file. Writing there fails, as it did.
+void keep_standard_files();
+
 // From now on no line is broken: the output is for programs, as JSON.
 void keep_lines_whole();
 
