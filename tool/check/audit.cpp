@@ -5,6 +5,7 @@
 
 #include "tool/check/parts.h"
 #include "tool/record/seal.h"
+#include "tool/text.h"
 
 namespace attune {
 namespace {
@@ -94,7 +95,8 @@ void audit(std::span<const Line> lines, std::vector<Finding>& found, int64_t now
 void audit_text(std::string_view text, std::vector<Line>& lines, std::vector<Finding>& found, int64_t now) {
   std::map<std::string, size_t> newer;  // by sentence: its finding; a file of a newer version gets one sentence
   std::map<size_t, int> count;
-  int number = 0;
+  constexpr int kMostRefused = 100;  // of a file that is none of records, each line would be a finding
+  int number = 0, refused = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view one = text.substr(at, end - at);
@@ -105,16 +107,19 @@ void audit_text(std::string_view text, std::vector<Line>& lines, std::vector<Fin
     std::vector<Finding> of_line;
     if (audit_line(one, line, of_line)) { lines.push_back(std::move(line)); continue; }
     const Finding& f = of_line[0];
-    if (line.misread == Misread::newer) {
+    if (line.misread == Misread::newer && newer.size() < size_t(kMostRefused)) {
       const auto [it, is_new] = newer.emplace(f.sentence, found.size());
       if (is_new) found.push_back(f);
       ++count[it->second];
-    } else if (unfinished && line.misread == Misread::not_json) {
+    } else if (unfinished && line.misread == Misread::cut_short) {
       found.push_back({number, "unfinished-row", false, "the last line is incomplete"});
-    } else {
-      found.insert(found.end(), of_line.begin(), of_line.end());
+    } else if (++refused <= kMostRefused) {
+      found.push_back(f);
     }
   }
+  if (refused > kMostRefused)
+    found.push_back({number, "unreadable", true, join("and ", counted(refused - kMostRefused, "more line"),
+                                                      " cannot be read as records")});
   for (const auto& [n, lines_of_it] : count)
     if (lines_of_it > 1) found[n].sentence += join("; so are ", lines_of_it - 1, " more");
   audit(lines, found, now);

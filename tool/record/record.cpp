@@ -220,18 +220,6 @@ void fact_fields(P& p, const Each& each) {  // from version 4 on
 // Rounds to a tenth of a nanosecond, which is finer than any timer; full precision would double the file.
 double kept(double ns) { return std::round(ns * 10) / 10; }
 
-// True if a line is complete JSON, even if it is not a record. Nothing is stored, so depth and length do not matter.
-bool is_json(std::string_view line) {
-  try {
-    const json nothing = json::parse(line, [](int, json::parse_event_t, json&) { return false; });
-    return true;
-  } catch (const json::parse_error&) {
-    return false;
-  } catch (const json::exception&) {  // a number is too large
-    return true;
-  }
-}
-
 // Fields that older records lack, from the texts that held them then. No other code decides by these texts.
 void complete(const json& j, Record& r) {
   if (r.version < 3 && r.aa_spread == 0.0) r.aa_spread.reset();  // versions 1 and 2 wrote 0 for a spread not measured
@@ -332,7 +320,9 @@ Status from_json(std::string_view line, Record& out, Misread* kind) {
     out = std::move(r), why = Misread::none;
     return Status::good();
   } catch (const json::parse_error& e) {
-    why = Misread::not_json;
+    if (line.find("}{\"attune_record\"") != line.npos)
+      return Status::no("record: two records share the line: the newline between them is missing");
+    if (line.starts_with('{') && e.byte > line.size()) why = Misread::cut_short;
     return Status::no("record: not JSON, near character ", e.byte);
   } catch (const json::exception& e) {  // out of range; parsing throws no other
     return Status::no("record: ", number_in(e.what()), " is beyond the range of a double");
@@ -363,8 +353,9 @@ Status read_records(const std::string& path, std::vector<Record>& out, std::vect
     if (text) text->append(line).append(file.eof() ? "" : "\n");
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     Record r;
-    if (const Status s = from_json(line, r); !s.ok()) {
-      if (!file.eof() || is_json(line)) return s.after(path, ":", number, ": ");
+    Misread why;
+    if (const Status s = from_json(line, r, &why); !s.ok()) {
+      if (!file.eof() || why != Misread::cut_short) return s.after(path, ":", number, ": ");
       if (unfinished) unfinished->push_back(join(path, ":", number, ": skipped an incomplete line"));
       break;
     }
@@ -431,9 +422,10 @@ Status RecordFile::open(const std::string& path) {
     return foreign_ = true,
            Status::no("records: '", path, "' does not end with a record; the file is left unchanged");
   Record r;
-  const Status read = from_json(last, r);
+  Misread why;
+  const Status read = from_json(last, r, &why);
   if (read.ok()) return tail_ = r.seal, is_ended ? read : add("\n");  // complete: some editors omit the last newline
-  if (is_ended || is_json(last))
+  if (is_ended || why != Misread::cut_short)
     return foreign_ = true, Status::no(path, ":", 1 + std::count(all.begin(), all.begin() + int64_t(first), '\n'), ": ",
                                        read.message, "; the file is left unchanged");
   killed_ = true;

@@ -138,7 +138,7 @@ struct Record {
 std::string to_json(const Record&);  // one line without a newline
 // Unknown fields are skipped and missing fields keep their default, so a newer file can be read; the version must fit.
 // Lines are untrusted: one that is too deep, has too many names, a name twice or an unusable number, is refused.
-enum class Misread { none, not_json, newer, other };  // not_json: a line cut short, for example
+enum class Misread { none, cut_short, newer, other };  // cut_short: the text ends before its JSON does
 Status from_json(std::string_view line, Record& out, Misread* kind = nullptr);
 size_t first_missing(std::string_view line, std::span<const char* const> fields);  // index; fields.size() if none
 // Reads every record of a file; errors name file and line. Empty lines are skipped. An incomplete last line (an

@@ -163,6 +163,19 @@ TEST(HostileRecord, is_file_and_line_and_exit_code_1_in_every_command) {
   }
 }
 
+TEST(HostileRecord, lines_that_are_no_records_are_named_a_hundred_times) {
+  const std::string path = temporary("lines.txt");
+  std::string text, versions;
+  for (int n = 0; n < 1250; ++n) text += "x\n", versions += join("{\"attune_record\":", 1000 + n, "}\n");
+  for (const std::string& all : {text, versions + text}) {
+    std::ofstream(path) << all;
+    const Ran r = attune_says({"verify", path});
+    EXPECT_EQ(r.code, 1);
+    EXPECT_TRUE(has(r.out, "more lines cannot be read as records\n")) << r.out.substr(0, 300);
+    EXPECT_LT(std::count(r.out.begin(), r.out.end(), '\n'), 250);
+  }
+}
+
 // A record whose texts all go on in a line of their own.
 std::string forging() {
   nlohmann::json j = nlohmann::json::parse(to_json(record("cpu_forward", 64, 1e6)));

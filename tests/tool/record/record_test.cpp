@@ -294,6 +294,32 @@ TEST(RecordFile, reading_names_file_and_line_and_forgives_an_unfinished_end) {
   EXPECT_EQ(message.rfind(file.path + ":4: record: ", 0), 0u) << message;
 }
 
+TEST(RecordFile, only_a_beginning_of_a_record_is_cut_off) {
+  File file;
+  const std::string line = to_json(example());
+  for (size_t n = 1; n < line.size(); ++n) {
+    Record r;
+    Misread why;
+    EXPECT_FALSE(from_json(line.substr(0, n), r, &why).ok());
+    ASSERT_EQ(int(why), int(Misread::cut_short)) << line.substr(0, n);
+  }
+  const std::string joined = "record: two records share the line: the newline between them is missing";
+  for (const auto& [end, said] : std::vector<std::pair<std::string, std::string>>{
+           {line + line, joined},
+           {line + line.substr(0, line.size() / 2), joined},
+           {line + "x", join("record: not JSON, near character ", line.size() + 1)},
+           {"{\"attune_record\":x", "record: not JSON, near character 18"}}) {
+    std::filesystem::remove(file.path);
+    file.append(line + "\n" + end);
+    RecordFile out;
+    EXPECT_EQ(out.open(file.path).message, join(file.path, ":2: ", said, "; the file is left unchanged"));
+    EXPECT_FALSE(out.was_torn());
+    std::vector<Record> seen;
+    EXPECT_EQ(read_records(file.path, seen).message, join(file.path, ":2: ", said));
+    EXPECT_EQ(text_of(file.path), line + "\n" + end);
+  }
+}
+
 TEST(RecordFile, a_whole_line_that_cannot_be_read_is_no_unfinished_one) {
   File file;
   const std::string newer = "{\"attune_record\":5}";
