@@ -62,8 +62,10 @@ class Pages {
       Sources next;
       status_ = read_sources(there, next);
       if (!status_.ok()) return status_;  // keeps the previous page
-      auto page = std::make_shared<const std::string>(to_html(make_report(next), revision_));
-      sources_ = std::move(next), page_ = std::move(page);
+      const Report report = make_report(next);
+      const auto shared = [](std::string text) { return std::make_shared<const std::string>(std::move(text)); };
+      auto page = shared(to_html(report, revision_)), markdown = shared(to_markdown(report));
+      rows_ = shared(to_csv(next.records)), page_ = std::move(page), markdown_ = std::move(markdown);
     } catch (const std::bad_alloc&) {
       status_ = Status::no("not enough memory on this machine");
     }
@@ -74,13 +76,10 @@ class Pages {
     const Status s = refresh();
     const auto wrong = [&] { return HttpResponse{.code = 500, .body = s.message + "\n"}; };
     if (request.path == "/revision") return s.ok() ? HttpResponse{.body = revision_ + "\n"} : wrong();
-    if (request.path == "/") {
-      if (!page_) return wrong();
-      return {.type = "text/html; charset=utf-8", .shared = page_};
-    }
-    if (request.path == "/report.md")
-      return {.type = "text/markdown; charset=utf-8", .body = to_markdown(make_report(sources_))};
-    if (request.path == "/rows.csv") return {.type = "text/csv; charset=utf-8", .body = to_csv(sources_.records)};
+    if (!page_) return wrong();
+    if (request.path == "/") return {.type = "text/html; charset=utf-8", .shared = page_};
+    if (request.path == "/report.md") return {.type = "text/markdown; charset=utf-8", .shared = markdown_};
+    if (request.path == "/rows.csv") return {.type = "text/csv; charset=utf-8", .shared = rows_};
     return {.code = 404, .body = "not found; the pages are /, /report.md, /rows.csv and /revision\n"};
   }
 
@@ -99,10 +98,9 @@ class Pages {
   }
 
   SourceFiles files_;
-  Sources sources_{};
   Status status_{};
   std::string revision_{};
-  std::shared_ptr<const std::string> page_{};  // shared by the clients that read it
+  std::shared_ptr<const std::string> page_{}, markdown_{}, rows_{};  // shared by the clients that read them
   std::set<std::string> seen_{};  // record files that have existed at some time
 };
 

@@ -13,21 +13,25 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 namespace attune {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kMostHead = 8192, kMostClients = 64;
+constexpr size_t kMostHead = 8192, kMostClients = 64, kMostPages = 8;
+constexpr int kSendBuffer = 1 << 16;  // small, so that a client that does not read is noticed
+constexpr std::chrono::seconds kStill{1}, kLong{10};  // who reads nothing, or reads so long, makes room for others
 
 struct Client {
   int socket = -1;
   std::string in{}, out{};  // out: the response, without a shared body
   std::shared_ptr<const std::string> body{};
   size_t sent = 0;
-  Clock::time_point until{};
+  Clock::time_point until{}, answered{}, moved{};
 
   bool is_asking() const { return out.empty(); }
+  bool is_slow(Clock::time_point now) const { return !is_asking() && (now - moved > kStill || now - answered > kLong); }
   std::string_view unsent() const {
     if (sent < out.size()) return std::string_view(out).substr(sent);
     return body ? std::string_view(*body).substr(sent - out.size()) : std::string_view();
@@ -77,15 +81,35 @@ void answer(Client& c, const HttpHandler& handler) {
   if (with_body) c.body = response.shared;
 }
 
-// Lets the client go that has been asking longest, if there are too many; others are being answered.
-void make_room(std::vector<Client>& clients) {
+bool may_go(const Client& c, Clock::time_point now) { return c.is_asking() || c.is_slow(now); }
+
+// Lets a client go, if there are too many: the one that has been asking longest, else the one that has been reading
+// slowly for longest. Others are being answered.
+void make_room(std::vector<Client>& clients, Clock::time_point now) {
   if (clients.size() <= kMostClients) return;
-  const auto longest = std::min_element(clients.begin(), clients.end(), [](const Client& a, const Client& b) {
-    return a.is_asking() != b.is_asking() ? a.is_asking() : a.until < b.until;
+  const auto longest = std::min_element(clients.begin(), clients.end(), [&](const Client& a, const Client& b) {
+    const bool goes_a = may_go(a, now), goes_b = may_go(b, now);
+    if (goes_a != goes_b) return goes_a;
+    if (a.is_asking() != b.is_asking()) return a.is_asking();
+    return a.is_asking() ? a.until < b.until : a.answered < b.answered;
   });
-  if (longest == clients.end() || !longest->is_asking()) return;
+  if (!may_go(*longest, now)) return;
   close(longest->socket);
   clients.erase(longest);
+}
+
+// Slow readers may hold only so many versions of a growing page: those of the oldest are let go.
+void forget_pages(std::vector<Client>& clients, Clock::time_point now) {
+  std::vector<const void*> pages;  // the newest first
+  std::vector<Client*> by_time;
+  for (Client& c : clients)
+    if (c.body) by_time.push_back(&c);
+  std::sort(by_time.begin(), by_time.end(), [](const Client* a, const Client* b) { return a->answered > b->answered; });
+  for (Client* const c : by_time) {
+    if (std::find(pages.begin(), pages.end(), c->body.get()) == pages.end()) pages.push_back(c->body.get());
+    if (pages.size() > kMostPages && c->is_slow(now)) close(std::exchange(c->socket, -1));
+  }
+  std::erase_if(clients, [](const Client& c) { return c.socket < 0; });
 }
 
 }  // namespace
@@ -181,8 +205,10 @@ void HttpServer::run(const HttpHandler& handler, const std::atomic<bool>& stop, 
   std::vector<Client> clients;
   const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_a_client));
   while (!stop) {
-    const bool has_room = clients.size() < kMostClients ||
-                          std::any_of(clients.begin(), clients.end(), [](const Client& c) { return c.is_asking(); });
+    const Clock::time_point start = Clock::now();
+    forget_pages(clients, start);
+    const auto goes = [&](const Client& c) { return may_go(c, start); };
+    const bool has_room = clients.size() < kMostClients || std::any_of(clients.begin(), clients.end(), goes);
     std::vector<pollfd> waits = {{socket_, short(has_room ? POLLIN : 0), 0}};
     for (const Client& c : clients) waits.push_back({c.socket, short(c.is_asking() ? POLLIN : POLLOUT), 0});
     if (poll(waits.data(), nfds_t(waits.size()), 200) < 0 && errno != EINTR) return;
@@ -190,15 +216,16 @@ void HttpServer::run(const HttpHandler& handler, const std::atomic<bool>& stop, 
     for (size_t n = 0; n < clients.size(); ++n) {
       Client& c = clients[n];
       const short ready = waits[n + 1].revents;
-      bool over = now > c.until;
+      bool over = now > c.until && (c.is_asking() || !ready);
       if (ready && c.is_asking()) {
         char part[4096];
         const ssize_t got = recv(c.socket, part, sizeof part, 0);
-        if (got > 0) c.in.append(part, size_t(got)), answer(c, handler);
-        else over = over || got == 0 || (errno != EAGAIN && errno != EINTR);
+        if (got <= 0) over = over || got == 0 || (errno != EAGAIN && errno != EINTR);
+        else c.in.append(part, size_t(got)), answer(c, handler);
+        if (!c.is_asking()) c.answered = c.moved = Clock::now(), c.until = c.moved + patience;  // a page takes a while
       } else if (ready) {
         const ssize_t put = send(c.socket, c.unsent().data(), c.unsent().size(), MSG_NOSIGNAL);
-        if (put > 0) c.sent += size_t(put), c.until = now + patience;
+        if (put > 0) c.sent += size_t(put), c.moved = now, c.until = now + patience;
         else over = over || (errno != EAGAIN && errno != EINTR);
         over = over || c.unsent().empty();
       }
@@ -213,7 +240,9 @@ void HttpServer::run(const HttpHandler& handler, const std::atomic<bool>& stop, 
     std::erase_if(clients, [](const Client& c) { return c.socket < 0; });
     if (!(waits[0].revents & POLLIN)) continue;
     const int socket = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket >= 0) clients.push_back({.socket = socket, .until = now + patience}), make_room(clients);
+    if (socket < 0) continue;
+    (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
+    clients.push_back({.socket = socket, .until = now + patience}), make_room(clients, now);
   }
   for (const Client& c : clients) close(c.socket);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small HTTP/1.1 server for a few readers: GET and HEAD, one response per connection, one thread. A client that is
 // slow, silent or malformed is answered or dropped after a while and does not block others: when there are too many,
-// the one that has been asking longest makes room.
+// the one makes room that has been asking longest, or reading slowly. Long bodies are shared, and slow readers hold few
+// versions of them.
 #pragma once
 #include <atomic>
 #include <functional>

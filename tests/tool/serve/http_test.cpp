@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "tests/tool/records.h"
@@ -154,6 +155,57 @@ TEST(Server, half_requests_of_many_make_room_for_a_whole_one) {
   pollfd first{halves[0], POLLIN, 0};
   EXPECT_EQ(poll(&first, 1, 5000), 1) << "the one that asks longest is let go, so the number of clients has a bound";
   for (const int half : halves) close(half);
+}
+
+// A client whose kernel takes as little as possible.
+int narrow_client(int port) {
+  const int s = socket(AF_INET, SOCK_STREAM, 0), least = 1;
+  (void)setsockopt(s, SOL_SOCKET, SO_RCVBUF, &least, sizeof least);
+  sockaddr_in to{};
+  to.sin_family = AF_INET, to.sin_port = htons(uint16_t(port)), to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(s, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+  return s;
+}
+
+TEST(Server, readers_of_nothing_make_room) {
+  const Serving serving(1000);  // long enough that no slow client is dropped
+  std::vector<int> deaf;
+  for (int n = 0; n < 64; ++n)
+    Serving::say(deaf.emplace_back(narrow_client(serving.server.port())), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const int s = serving.connect();
+  const timeval limit{60, 0};
+  (void)setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  Serving::say(s, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_GT(Serving::all(s).size(), 3000000u);
+  for (const int other : deaf) close(other);
+}
+
+TEST(Server, slow_readers_hold_few_versions_of_a_page) {
+  HttpServer server;
+  ASSERT_EQ(server.open("127.0.0.1", 0).message, "");
+  std::atomic<bool> stop{false};
+  std::vector<std::weak_ptr<const std::string>> pages;
+  ptrdiff_t held = 0;  // when the last page is made
+  std::thread thread([&] {
+    server.run([&](const HttpRequest&) {
+      held = std::count_if(pages.begin(), pages.end(), [](const auto& page) { return !page.expired(); });
+      auto page = std::make_shared<const std::string>(3'000'000, 'x');
+      pages.push_back(page);
+      return HttpResponse{.shared = page};
+    }, stop, 1000);
+  });
+  std::vector<int> deaf;
+  for (int n = 0; n < 40; ++n) Serving::say(deaf.emplace_back(narrow_client(server.port())),
+                                            "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  usleep(2'500'000);  // until they are slow
+  const int s = Serving::connect(server.port());
+  Serving::say(s, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_GT(Serving::all(s).size(), 3000000u);
+  stop = true, thread.join();
+  for (const int other : deaf) close(other);
+  EXPECT_EQ(pages.size(), 41u);
+  EXPECT_LE(held, 8);
+  EXPECT_GE(held, 1) << "there was something to hold";
 }
 
 TEST(Server, a_page_is_shared_by_its_readers) {
