@@ -85,6 +85,29 @@ TEST(Pattern, bad_text_is_one_sentence) {
     EXPECT_NE(refusal(text), "") << text;
 }
 
+TEST(Pattern, a_bound_is_the_sum_of_its_heads_at_any_size) {
+  const auto bound_of = [](std::string_view text, std::string_view line, int heads) {
+    return bound(pattern(text, line), problem(line), problem(line).batch, heads, true);
+  };
+  constexpr std::string_view kCausal = "forward f32 b2 h7 q300 k500 d8 causal blocks16x8x1";
+  for (const std::string text : {"random density=0.3", "local_window window=64", "global_local global=8 window=32"}) {
+    const int64_t sparse = bound_of(text, kCausal, 1), dense = bound_of("dense", kCausal, 1),
+                  streaming = bound_of("streaming sink=64 local=256", kCausal, 1);
+    EXPECT_LT(sparse, dense);
+    EXPECT_EQ(bound_of(text, kCausal, 7), 7 * sparse);
+    EXPECT_EQ(bound_of(text + " kinds=2*sparse,1*dense", kCausal, 7), 5 * sparse + 2 * dense);
+    EXPECT_EQ(bound_of(text + " kinds=dense,streaming,dense,sparse", kCausal, 7), 4 * dense + 2 * streaming + sparse);
+  }
+  constexpr std::string_view kLong = "forward f32 b1 h1 q65536 k2147483647 d8 full blocks1x1x1";
+  EXPECT_EQ(bound_of("random density=0.5", kLong, 1), int64_t(32768) * 2147483647) << "a product beyond 2^63";
+  EXPECT_EQ(bound_of("random density=0.000001", kLong, 1), 140737488) << "rounded once, as any sum";
+  constexpr std::string_view kMany = "forward f32 b4096 h4096 q65536 k2147483647 d8 full blocks1x1x1";
+  EXPECT_EQ(bound_of("dense", kMany, 4096), int64_t(1) << 62);
+  Pattern p;
+  EXPECT_EQ(parse("dense", problem("forward f32 b1 h1 q2147483647 k1 d8 full blocks64x64x1"), p).message,
+            "pattern 'dense': the problem has 33554432 rows of blocks; at most 4194304 are accepted");
+}
+
 TEST(Pattern, a_shuffle_is_a_permutation_of_any_count) {
   for (const uint32_t count : {1u, 2u, 3u, 5u, 8u, 63u, 64u, 65u, 1000u}) {
     const Shuffle shuffle(7, 3, 5, count);

@@ -172,7 +172,10 @@ int64_t longest_of(const Planner& planner, const BenchRow& asked, double room) {
     p.len_k = int32_t(keys);
     if (asked.problem.len_q == asked.problem.len_k) p.len_q = p.len_k;
     if (word(p.variant) == "ring" && !lengthen_ring(p).ok()) return false;
-    if (!asked.pattern.empty() && !bound_by(asked.pattern, p).ok()) return false;  // the bound grows with the length
+    if (!asked.pattern.empty()) {  // whose bound grows with the length, and is looked for only if the rest fits
+      p.mask.blocks.bound = 1;
+      if (total(pieces_of(p)) > room || !bound_by(asked.pattern, p).ok()) return false;
+    }
     Plan plan;
     return valid(p).ok() && planner.plan(p, plan).ok() && total(pieces_of(p)) + double(plan.workspace_bytes) <= room;
   };
@@ -280,11 +283,12 @@ void print(const Answer& a) {
                                digits_text(megabytes_a_token(a))));
   row("not stored", fmt::format("{} of scores in {}", bytes_text(scores_bytes(p)), name(p.dtype.kv)));
   if (a.device_bytes)
-    row("longest", fmt::format("{} keys fit in {}", a.longest, bytes_text(a.device_bytes)));
+    row("longest", fmt::format("{} in {}", a.longest == 1 ? "1 key fits" : join(a.longest, " keys fit"),
+                               bytes_text(a.device_bytes)));
   if (a.ways.size() > 1) fmt::print("by backend\n");
   for (size_t n = 0; n < a.ways.size() && a.ways.size() > 1; ++n)
-    row(a.ways[n].backend, fmt::format("{} of workspace{}", bytes_text(a.ways[n].workspace),
-                                       a.device_bytes ? fmt::format(", {} keys at most", a.ways[n].longest) : ""));
+    row(a.ways[n].backend, join(bytes_text(a.ways[n].workspace), " of workspace",
+                                a.device_bytes ? join(", ", counted(a.ways[n].longest, "key"), " at most") : ""));
 }
 
 // What every implementation took, next to what its plan states.
@@ -308,22 +312,23 @@ void print(const attune_memory& m, bool gpu, bool taken) {
   const auto bytes = [](uint64_t n) { return bytes_text(double(n)); };
   if (!gpu) {
     fmt::print("lent to threads of this process\n");
-    row("now", fmt::format("{} buffers, {}", m.live_buffers, bytes(m.live_bytes)));
-    row("highest", fmt::format("{} buffers, {}", m.high_buffers, bytes(m.high_bytes)));
+    row("now", fmt::format("{}, {}", counted(m.live_buffers, "buffer"), bytes(m.live_bytes)));
+    row("highest", fmt::format("{}, {}", counted(m.high_buffers, "buffer"), bytes(m.high_bytes)));
     return;
   }
   fmt::print("pool of this process{}{}\n", m.keeps ? "" : ", which leaves everything to the driver",
              taken ? ", with the tensors and the workspace" : "");
   const uint64_t reserved = m.block_bytes + m.free_bytes;
   const double share = m.held_bytes ? 100 * (1 - double(m.live_bytes) / double(m.held_bytes)) : 0;
-  row("live", fmt::format("{} buffers, {}", m.live_buffers, bytes(m.live_bytes)));
+  row("live", fmt::format("{}, {}", counted(m.live_buffers, "buffer"), bytes(m.live_bytes)));
   row("rounding", fmt::format("{} inside blocks", bytes(m.block_bytes - m.live_bytes)));
-  row("kept free", fmt::format("{} blocks, {}", m.free_blocks, bytes(m.free_bytes)));
+  row("kept free", fmt::format("{}, {}", counted(m.free_blocks, "block"), bytes(m.free_bytes)));
   row("held", fmt::format("{} from the system, {} beyond the blocks; {}% is not in use", bytes(m.held_bytes),
                           bytes(m.held_bytes > reserved ? m.held_bytes - reserved : 0), digits_text(share)));
-  row("highest", fmt::format("{} buffers, {}; {} with free blocks", m.high_buffers, bytes(m.high_bytes),
+  row("highest", fmt::format("{}, {}; {} with free blocks", counted(m.high_buffers, "buffer"), bytes(m.high_bytes),
                              bytes(m.high_reserved_bytes)));
-  row("served", fmt::format("{} from kept blocks, {} by the driver, {} times full", m.hits, m.misses, m.full));
+  row("served", fmt::format("{} from kept blocks, {} by the driver, {} full", m.hits, m.misses,
+                            counted(m.full, "time")));
 }
 
 // The plan, the bytes and what fits.

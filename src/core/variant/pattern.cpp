@@ -257,6 +257,9 @@ Status parse(std::string_view text, const Problem& p, Pattern& out) {
   Reader reader{text, p, out};
   if (p.mask.blocks.q < 1 || p.mask.blocks.k < 1)
     return reader.no("the problem has no blocks, such as blocks64x64x5; a variant stands after ' : '");
+  constexpr int64_t kMostRows = 1 << 22;  // each is looked at
+  if (const int64_t rows = ceil_div(p.len_q, p.mask.blocks.q); rows > kMostRows)
+    return reader.no("the problem has ", rows, " rows of blocks; at most ", kMostRows, " are accepted");
   if (Status s = reader.split(); !s.ok()) return s;
   if (Status s = reader.known(); !s.ok()) return s;
   if (Status s = reader.kinds(); !s.ok()) return s;
@@ -272,19 +275,25 @@ int64_t bound(const Pattern& p, const Problem& problem, int batch, int heads, bo
   const int64_t columns = grid.columns();
   // With unknown lengths, a query block may straddle key blocks.
   const int64_t astride = std::min<int64_t>(columns, (size.q - 1) / size.k + 2);
+  constexpr double kTooMany = 0x1p62;
+  const int cycle = std::max(1, p.head_kinds);
   int64_t all = 0;
-  for (int h = 0; h < heads; ++h) {
-    int64_t shown = 0, listed = 0;
-    for (int row = 0; row < grid.rows(); ++row) {
+  for (const HeadKind kind : {HeadKind::sparse, HeadKind::dense, HeadKind::streaming}) {  // whose heads list alike
+    int64_t heads_of = 0, shown = 0, listed = 0;
+    for (int h = 0; h < std::min(cycle, heads); ++h)
+      if (p.kind_of(h) == kind) heads_of += heads / cycle + (h < heads % cycle);
+    for (int row = 0; row < grid.rows() && heads_of; ++row) {
       const Rows s = grid.shown(row), at = grid.homes(row);
       const int64_t seen = known ? s.last - s.first : columns;
       shown += seen;
-      listed += row_bound(p, p.kind_of(h), seen, known ? at.last - at.first : astride);
+      listed += row_bound(p, kind, seen, known ? at.last - at.first : astride);
     }
     // Blocks are drawn from the sum; rounding is monotone, so fewer visible blocks never draw more.
-    all += p.draws(h) ? p.drawn(shown) : listed;
+    const bool draws = p.kind == PatternKind::random && kind == HeadKind::sparse;
+    const int64_t one = draws ? shown / Pattern::kWhole * p.density + p.drawn(shown % Pattern::kWhole) : listed;
+    if (double(one) * double(heads_of) + double(all) > kTooMany) return int64_t(kTooMany);
+    all += one * heads_of;
   }
-  constexpr double kTooMany = 0x1p62;
   return double(all) * batch > kTooMany ? int64_t(kTooMany) : all * batch;
 }
 
