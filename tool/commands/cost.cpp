@@ -55,6 +55,9 @@ void run(const Asked& asked, Context& context) {
     return fail(context, exit_of_read(s), join("attune cost: ", s.message));
   const Measurements rows = rows_of(records);
   const std::vector<RowCost> costs = costs_of(rows, offers);
+  if (std::none_of(rows.all.begin(), rows.all.end(), [](const Measurement& row) { return row.ok(); }))
+    return fail(context, kFailed, join("attune cost: no record has a time above 0: ", counted(records.size(), "record"),
+                                       records.size() == 1 ? " is given" : " are given"));
   if (costs.empty()) {
     std::set<std::string> devices;
     for (const Record& r : records) devices.insert(device_of(r));
@@ -97,7 +100,7 @@ void add_cost(CLI::App& app, Context& context) {
   sub.add_option("--seconds", asked->seconds,
                  "Set the duration of the run; default the time of its samples and warm-up, a lower bound")
       .type_name("N")
-      .between(0.0, 1e9);
+      .between(1e-3, 1e9);
   sub.footer(
       "Examples:\n"
       "  attune cost run.jsonl --prices prices.tsv\n"

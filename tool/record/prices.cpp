@@ -101,7 +101,7 @@ Status load_prices(const std::string& path, std::vector<Offer>& out) {
 }
 
 std::string usd_text(double usd) {
-  return "$" + (usd >= 0.995 ? fmt::format("{:.2f}", usd) : usd > 0 ? digits_text(usd) : "0");
+  return "$" + (usd >= 0.995 && usd < 1e12 ? fmt::format("{:.2f}", usd) : usd > 0 ? digits_text(usd) : "0");
 }
 
 }  // namespace attune

@@ -182,6 +182,7 @@ Gathered gather(const std::vector<Record>& records, const GatherSettings& settin
     if (!settings.only.empty() && !named) ++out.left_out["another subject: " + r.subject];
     else if (r.status == RecordStatus::interrupted || r.status == RecordStatus::unsupported)
       ++out.left_out[r.status.text()];
+    else if (r.status == RecordStatus::ok && !(median(r.samples_ns) > 0)) ++out.left_out["its time is not above 0"];
     else if (named && !machine_of(r).empty()) devices[machine_of(r)].push_back(&r);
     else if (!find_backend(r.subject)) ++out.left_out[r.subject + " is not a backend of this build"];
     else if (find_backend(r.subject)->only_by_name) ++out.left_out[r.subject + " is never chosen"];

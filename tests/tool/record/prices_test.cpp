@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/tool/records.h"
 #include "tests/tool/spawn.h"
 
 namespace attune {
@@ -57,8 +58,24 @@ TEST(Prices, every_mistake_names_its_line_and_what_is_accepted) {
 
 TEST(Prices, dollars_are_cents_or_three_digits) {
   EXPECT_EQ(usd_text(0), "$0");
+  EXPECT_EQ(usd_text(1e60), "$1.00e+60");
   EXPECT_EQ(usd_text(12.345), "$12.35");
   EXPECT_EQ(usd_text(0.01234), "$0.0123");
+}
+
+TEST(Cost, a_call_that_took_no_time_is_no_measurement) {
+  const std::string prices = temporary("prices.tsv"), records = temporary("zero.jsonl");
+  std::ofstream(prices) << "attune-prices 1\noffer\ta\t*\t2.99 an hour\tby the second\tminimum 0\n";
+  Record r = record("cpu_forward", 512, 1000);
+  r.samples_ns.assign(10, 0), r.median_ns = 0;
+  std::ofstream(records) << to_json(r) << "\n";
+  const Ran cost = attune_says({"cost", records, "--prices", prices});
+  EXPECT_EQ(cost.code, 1);
+  EXPECT_EQ(cost.err, "attune cost: no record has a time above 0: 1 record is given\n");
+  const Ran tuned = attune_says({"tune", records, "--out", temporary("zero.tsv")});
+  EXPECT_EQ(tuned.code, 1);
+  EXPECT_EQ(tuned.err, "attune tune: no record can be used: 1 record: its time is not above 0\n");
+  EXPECT_FALSE(std::filesystem::exists(temporary("zero.tsv")));
 }
 
 }  // namespace
