@@ -17,6 +17,7 @@
 #include "machine/host.h"
 #include "machine/library.h"
 #include "plan/plan.h"
+#include "machine/files.h"
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
@@ -105,9 +106,10 @@ std::string complaint(const std::string& text, const std::string& ours) {
 }
 
 Status read_file(const fs::path& path, std::vector<KernelUsage>& out) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (!file) return Status::no("'", path.string(), "' cannot be read");
+  constexpr size_t kMostBytes = size_t(256) << 20;  // several times the largest library of one architecture
+  std::string bytes;
+  if (Status s = read_limited(path.string(), {.most_bytes = kMostBytes}, bytes); !s.ok())
+    return s.after("'", path.string(), "' ");
   const Status s = read_cubin(bytes, out);
   return s.ok() ? s : s.after(path.string(), ": ");
 }
@@ -138,8 +140,8 @@ void print(const std::vector<KernelUsage>& all) {
                       short_name(k.symbol)});
   }
   fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
-  fmt::print("{} kernels, {} with a stack. Threads are the most per block. Occupancy is an upper bound, because "
-             "dynamic shared memory is not in the binary.\n", all.size(), spilling);
+  fmt::print("{}, {} with a stack. Threads are the most per block. Occupancy is an upper bound, because "
+             "dynamic shared memory is not in the binary.\n", counted(all.size(), "kernel"), spilling);
 }
 
 void print(const std::vector<KernelCounters>& all) {
@@ -158,8 +160,8 @@ void print(const std::vector<KernelCounters>& all) {
                       fmt::format("{}, {}", k.grid, k.block), waits, k.kernel});
   }
   fmt::print("{}", to_text(std::move(t), terminal_width(STDOUT_FILENO)));
-  fmt::print("{} kernels of one call, measured by ncu, which replays each many times: its times are not a benchmark.\n",
-             all.size());
+  fmt::print("{} of one call, measured by ncu, which replays each many times: its times are not a benchmark.\n",
+             counted(all.size(), "kernel"));
 }
 
 Json as_json(const KernelCounters& k) {

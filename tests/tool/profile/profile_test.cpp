@@ -262,5 +262,26 @@ TEST(ProfileCommand, a_program_is_unpacked_by_cuobjdump) {
   EXPECT_TRUE(has(without.err, "has no GPU kernel")) << without.err;
 }
 
+TEST(Cubin, a_file_that_was_cut_is_refused_or_has_what_it_had) {
+  const std::string whole = cubin(168, 24, 384, 1024);
+  std::vector<KernelUsage> full;
+  ASSERT_EQ(read_cubin(whole, full).message, "");
+  for (size_t n = 0; n < whole.size(); n += n < 600 ? 1 : 37) {
+    std::vector<KernelUsage> some;
+    const Status s = read_cubin(std::string_view(whole).substr(0, n), some);
+    EXPECT_TRUE(s.message.starts_with("not a cubin") || s.message == "the cubin is truncated") << n << s.message;
+    EXPECT_TRUE(some.empty()) << n;
+  }
+}
+
+TEST(Cubin, more_than_a_library_has_is_not_read) {
+  const std::string path = temporary("sparse.cubin");
+  std::ofstream(path) << "\x7f" "ELF\x02\x01";
+  std::filesystem::resize_file(path, (size_t(256) << 20) + 1);
+  const Ran r = attune_says({"profile", path});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err, join("attune profile: '", path, "' has more than 268435456 bytes\n"));
+}
+
 }  // namespace
 }  // namespace attune
