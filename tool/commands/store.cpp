@@ -9,6 +9,7 @@
 #include "tool/commands/commands.h"
 #include "tool/json.h"
 #include "tool/bench/axes.h"
+#include "tool/compare/baseline.h"
 #include "tool/files.h"
 #include "tool/history/page.h"
 #include "tool/record/busy.h"
@@ -31,6 +32,8 @@ void store(const Asked& asked, Context& context) {
   const auto no = [&](Exit code, const Status& s) { fail(context, code, join("attune store: ", s.message)); };
   if (asked.files.empty() && !asked.baseline.empty())
     return no(kUsage, Status::no("--baseline: given without a file; give the files of its records"));
+  if (const Status s = asked.baseline.empty() ? Status::good() : is_baseline_name(asked.baseline); !s.ok())
+    return no(kUsage, s);
   std::vector<Record> records;
   if (const Status s = read_files("attune store", asked.files, records); !s.ok()) return no(exit_of_read(s), s);
   if (records.empty() && !asked.files.empty())
@@ -54,11 +57,11 @@ void store(const Asked& asked, Context& context) {
     return;
   }
   if (!asked.files.empty()) fmt::print("{} added, {} already stored\n", added, records.size() - added);
-  fmt::print("{}: {} record{} of {} run{}", path_of(asked), size.records,
-             size.records == 1 ? "" : "s", size.runs, size.runs == 1 ? "" : "s");
+  fmt::print("{}: {} of {}", path_of(asked), counted(size.records, "record"),
+             counted(size.runs, "run"));
   if (size.records) fmt::print(", {} to {}", size.first, size.last);
   fmt::print("\n");
-  for (const Store::Named& n : names) fmt::print("baseline {}: {} records\n", n.name, n.records);
+  for (const Store::Named& n : names) fmt::print("baseline {}: {}\n", n.name, counted(n.records, "record"));
 }
 
 // One bar of eight heights per record; the slowest is the highest.

@@ -81,9 +81,10 @@ std::string default_store() {
     return std::string(value ? value : "");
   };
   if (std::string path = said("ATTUNE_STORE"); !path.empty()) return path;
-  if (const std::string data = said("XDG_DATA_HOME"); !data.empty()) return data + "/attune/records.db";
+  // A relative path is not valid there, by the XDG specification: it would mean the current folder.
+  if (const std::string data = said("XDG_DATA_HOME"); data.starts_with('/')) return data + "/attune/records.db";
   const std::string home = said("HOME");
-  return home.empty() ? "" : home + "/.local/share/attune/records.db";
+  return home.starts_with('/') ? home + "/.local/share/attune/records.db" : "";
 }
 
 Store::~Store() {

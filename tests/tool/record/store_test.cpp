@@ -143,7 +143,7 @@ TEST_F(StoreTest, the_records_of_a_baseline_and_its_name_come_in_one_transaction
   const Ran named = attune_says({"store", file, "--db", path, "--baseline", "main"});
   EXPECT_EQ(named.code, 0) << named.err;
   EXPECT_TRUE(has(named.out, "1 added, 0 already stored\n")) << named.out;
-  EXPECT_TRUE(has(named.out, "baseline main: 1 records\n")) << named.out;
+  EXPECT_TRUE(has(named.out, "baseline main: 1 record\n")) << named.out;
   EXPECT_EQ(writes_to(path), before + 1);
 }
 
@@ -227,7 +227,7 @@ TEST_F(StoreTest, history_tells_a_changed_machine_from_changed_code) {
   EXPECT_TRUE(has(shown.out, "SLOWER  busy: other processes took 48 % of 2 CPUs\n")) << shown.out;
   EXPECT_TRUE(has(shown.out, kChanged)) << shown.out;
   EXPECT_EQ(shown.out.find(kChanged), shown.out.rfind(kChanged)) << "the last step is of another program";
-  EXPECT_TRUE(has(shown.out, "    the machine was busy before: in 1 of 1 records ")) << shown.out;
+  EXPECT_TRUE(has(shown.out, "    the machine was busy before: in 1 of 1 record ")) << shown.out;
   const json points = json::parse(attune_says({"history", "--db", path, "--json"}).out)[0]["points"];
   EXPECT_EQ(points[0]["busy"], "");
   EXPECT_EQ(points[1]["busy"], "other processes took 48 % of 2 CPUs");
@@ -304,6 +304,8 @@ TEST(DefaultStore, is_where_the_user_keeps_data) {
   const Ran r = attune_says({"store"}, {"XDG_DATA_HOME=/nowhere/data"});
   EXPECT_TRUE(has(r.err, "'/nowhere/data/attune/records.db' does not exist") || has(r.err, "SQLite is not installed"))
       << r.err;
+  const Ran relative = attune_says({"store"}, {"XDG_DATA_HOME=here", "HOME=there"});
+  EXPECT_TRUE(has(relative.err, "no path; give --db") || has(relative.err, "SQLite is not")) << relative.err;
   const Ran said = attune_says({"store"}, {"ATTUNE_STORE=/nowhere/s.db"});
   EXPECT_TRUE(has(said.err, "'/nowhere/s.db'") || has(said.err, "SQLite is not installed")) << said.err;
 }
