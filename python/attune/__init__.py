@@ -29,7 +29,7 @@ __all__ = ["Blocks", "Cache", "Choice", "Error", "Module", "NsaCache", "Options"
 def _heed_openmp() -> None:
     """As many threads as OMP_NUM_THREADS says, which launchers such as torchrun set for each of their processes."""
     said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if said.isdigit() and 0 < int(said) < threads():
+    if said.isascii() and said.isdigit() and len(said) < 10 and 0 < int(said) < threads():
         set_threads(int(said))
 
 

@@ -14,7 +14,8 @@ def shape_of(name: str, t: Any) -> tuple[int, ...]:
     try:
         return tuple(t.shape)
     except AttributeError:
-        raise Error(f"attune: {name}: {type(t)} is not a tensor: it has no __dlpack__") from None
+        lacks = "shape" if hasattr(t, "__dlpack__") else "__dlpack__"
+        raise Error(f"attune: {name}: {type(t)} is not a tensor: it has no {lacks}") from None
 
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import unittest
 
 import attune
@@ -51,6 +54,20 @@ class Numbers(unittest.TestCase):
         for name, value in (("scale", "1"), ("softcap", 10**400), ("max_q", 7.5)):
             self.named(name, cache.attend, q, q, q, sequences=[0], **{name: value})
         self.assertEqual(cache.length(0), 0)
+
+    def test_of_threads(self):
+        for value in (HUGE, -HUGE, 2**31, 1.5, "2", None, [2]):
+            with self.subTest(value=value):
+                self.named("threads", attune.set_threads, value)
+        with self.assertRaisesRegex(attune.Error, "threads"):
+            attune.set_threads(-1)
+
+    def test_of_the_environment(self):
+        for said in ("\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", "1e3", " 1 ,2"):
+            with self.subTest(said=said[:20]):
+                ran = subprocess.run([sys.executable, "-c", "import attune"], capture_output=True, text=True,
+                                     env={**os.environ, "OMP_NUM_THREADS": said})
+                self.assertEqual((ran.returncode, ran.stderr), (0, ""))
 
     def test_what_is_a_number_goes_on_being_one(self):
         q = self.q

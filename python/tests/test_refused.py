@@ -188,6 +188,12 @@ class OtherDevices(unittest.TestCase):
             shape, dtype = self.host.shape, self.host.dtype
             __cuda_array_interface__ = self.array().__cuda_array_interface__
 
+        class Shapeless:
+            def __dlpack__(self, **_):
+                raise ZeroDivisionError
+
+        with self.assertRaisesRegex(attune.Error, "q: .*Shapeless.* is not a tensor: it has no shape"):
+            attune.attend(Shapeless(), self.host, self.host)
         with self.assertRaisesRegex(attune.Error, "k: .*Numba.* is not a tensor: it has no __dlpack__"):
             attune.attend(self.host, Numba(), self.host)
 
