@@ -98,7 +98,54 @@ TEST(Limits, calls_and_refusals_survive_limits_of_threads_and_memory) {
         return !code || why.find("cpu_standard: needs a BLAS library: ") != why.npos ? 0 : 3;
       }), 0) << "threads " << threads << ", by name " << by_name;
 }
+
+size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * size_t(sysconf(_SC_PAGESIZE));
+}
+
+// A plan takes almost a kilobyte: without a bound of the cache, these take 80 MB.
+TEST(Limits, a_stream_of_different_problems_keeps_its_memory) {
+  EXPECT_EQ(in_child([] {
+    size_t before = 0;
+    for (int n = 1; n <= 100000; ++n) {
+      attune_problem problem{};
+      problem.size = sizeof problem;
+      const std::string line = "forward f32 b1 h1 q4 k" + std::to_string(n) + " d8 full";
+      size_t workspace = 0;
+      if (attune_problem_parse(line.c_str(), &problem) || attune_workspace(&problem, nullptr, &workspace)) return 1;
+      if (n == 10000) before = resident_bytes();
+    }
+    return resident_bytes() < before + (size_t(16) << 20) ? 0 : 2;
+  }), 0);
+}
 #endif
+
+// Rows of a call, of which the lengths in its problem are bounds: a call that walked the bound would go on for minutes.
+TEST(Limits, the_work_of_selected_attention_is_that_of_its_rows) {
+  EXPECT_EQ(in_child([] {
+    constexpr int kBatch = 256, kRows = 65, kDim = 8, kListed = 3;
+    attune_problem problem{};
+    problem.size = sizeof problem;
+    if (attune_problem_parse("forward f32 b256 h1 q2147483647 k65 d8 causal : selected n=3 s=8", &problem)) return 1;
+    static float q[kBatch * kRows * kDim], out[kBatch * kRows * kDim];
+    static int32_t blocks[kBatch * kRows * kListed];
+    const int64_t rows[] = {kBatch, kRows, 1, kDim}, lists[] = {kBatch, kRows, 1, kListed};
+    attune_tensor t[5]{};
+    attune_args args{};
+    args.size = sizeof args;
+    for (int r = 0; r < 5; ++r) {
+      const bool is_list = r == 4;
+      t[r].data = is_list ? static_cast<void*>(blocks) : r == ATTUNE_OUT ? out : q;
+      t[r].device.type = 1, t[r].ndim = 4, t[r].shape = is_list ? lists : rows, t[r].axes = "bshd";
+      t[r].dtype.code = is_list ? 0 : 2, t[r].dtype.bits = 32, t[r].dtype.lanes = 1;
+      args.role[is_list ? ATTUNE_VARIANT : r] = &t[r];
+    }
+    return attune_call(&problem, &args, nullptr) ? 2 : 0;
+  }), 0) << attune_last_error();
+}
 
 TEST(Limits, a_plan_by_name_opens_one) {
   attune_problem problem{};
