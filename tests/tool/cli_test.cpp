@@ -477,7 +477,8 @@ std::string section(const std::string& page, const std::string& command) {
   return at == page.npos ? "" : page.substr(at, page.find("\n## ", at + 4) - at);
 }
 
-TEST(Docs, page_lists_every_command_and_option_and_no_others) {
+// Every option stands in docs/cli_options.md, which scripts/cli_options.py writes and house_cli_options checks.
+TEST(Docs, page_has_every_command_and_no_option_that_is_not_there) {
   const std::string page = text_of(ATTUNE_SOURCE_DIR "/docs/cli.md");
   Whole whole;
   for (const CLI::App* sub : whole.commands()) {
@@ -485,11 +486,7 @@ TEST(Docs, page_lists_every_command_and_option_and_no_others) {
     EXPECT_FALSE(text.empty()) << "docs/cli.md has no section '## attune " << sub->get_name() << "'";
     std::set<std::string> known;
     for (const CLI::Option* option : sub->get_options())
-      for (const std::string& name : option->get_lnames()) {
-        known.insert("--" + name);
-        EXPECT_TRUE(std::regex_search(text, std::regex("`--" + name + "[` ]")))
-            << "attune " << sub->get_name() << " --" << name;
-      }
+      for (const std::string& name : option->get_lnames()) known.insert("--" + name);
     const std::regex option("`(--[a-z-]+)");
     for (std::sregex_iterator it(text.begin(), text.end(), option), end; it != end; ++it)
       EXPECT_TRUE(known.count((*it)[1])) << "docs/cli.md: attune " << sub->get_name() << " has no " << (*it)[1];
