@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <thread>
@@ -34,6 +35,30 @@ std::string own_file() {
   return known.dli_fname[0] == '/' ? known.dli_fname : "";
 }
 
+namespace {
+
+std::string last_error() {
+  const char* const error = dlerror();
+  return error ? error : "unknown error";
+}
+
+// The file that pip installed with one of NVIDIA's packages, site-packages/nvidia/<package>/lib/<name>, if this code is
+// in site-packages/attune; the system does not search there. "" if there is none.
+std::string from_pip(const char* name) {
+  namespace fs = std::filesystem;
+  const fs::path packages = fs::path(own_file()).parent_path().parent_path();
+  std::string found;
+  if (packages.filename() != "site-packages" && packages.filename() != "dist-packages") return found;
+  std::error_code error, missing;
+  for (fs::directory_iterator e(packages / "nvidia", error), end; !error && e != end; e.increment(error)) {
+    const std::string file = (e->path() / "lib" / name).string();
+    if (fs::exists(file, missing) && file > found) found = file;  // of several the last name, as cu13 after cu12
+  }
+  return found;
+}
+
+}  // namespace
+
 Library::Library(std::initializer_list<const char*> names, std::initializer_list<const char*> needs) {
   for (const char* name : names) {
     if (name[0] != '/' && std::strchr(name, '/')) {
@@ -41,17 +66,22 @@ Library::Library(std::initializer_list<const char*> names, std::initializer_list
       continue;
     }
     void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    std::string error = handle ? "" : last_error(), opened = name;
+    if (!handle && name[0] != '/')
+      if (const std::string file = from_pip(name); !file.empty()) {
+        handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+        handle ? opened = file : error = last_error();
+      }
     const char* lacks = nullptr;
     if (handle)
       for (const char* need : needs)
         if (!lacks && !dlsym(handle, need)) lacks = need;
     if (handle && !lacks) {
-      handle_ = handle, name_ = name, missed_.clear();
+      handle_ = handle, name_ = opened, missed_.clear();
       return;
     }
-    const char* error = handle ? nullptr : dlerror();
     missed_ += join(missed_.empty() ? "" : "; ", name, " ", handle ? "lacks " : "cannot be opened: ",
-                    handle ? lacks : error ? error : "unknown error");
+                    handle ? std::string_view(lacks) : error);
     if (handle) dlclose(handle);
   }
 }
