@@ -43,6 +43,11 @@ Status write_in_place(const std::string& path, std::string_view text) {
 
 }  // namespace
 
+std::string this_program() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).string();
+}
+
 Status replace_file(const std::string& given, const std::string& text, Before keep) {
   std::error_code error;
   std::string path, old;

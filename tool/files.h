@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing files without losing anything the user had.
+// Reading and writing files without losing anything the user had; the file of this program.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,6 +7,10 @@
 #include "core/status.h"
 
 namespace attune {
+
+// Absolute path of the program that this process runs; "" without /proc. In a wheel or another portable package this
+// code is in a library, which own_file() names (machine/library.h).
+std::string this_program();
 
 // Which old files a replacement keeps: the last one as <path>.before, or each, later ones as <path>.before.2, .3, ...
 enum class Before { last, each };

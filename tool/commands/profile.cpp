@@ -20,6 +20,7 @@
 #include "machine/files.h"
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
+#include "tool/files.h"
 #include "tool/json.h"
 #include "tool/machine.h"
 #include "tool/profile/counters.h"
@@ -201,7 +202,7 @@ void run_problem(Asked asked, Context& context) {
   }
   const Folder folder;
   if (!folder.good) return no(kMachine, kNoFolder);
-  const std::string program = own_file();
+  const std::string program = this_program();
   if (program.empty()) return no(kMachine, kNowhere);
   std::vector<std::string> again = {program, "profile", "--run", asked.line,
                                     "--device", asked.device, "--once"};

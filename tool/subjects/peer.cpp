@@ -17,6 +17,7 @@
 #include "core/check.h"
 #include "core/score.h"
 #include "machine/library.h"
+#include "tool/files.h"
 #include "tool/json.h"
 #include "tool/subjects/native_peer.h"
 #include "tool/text.h"
@@ -276,7 +277,8 @@ Status is_python(const std::string& program) {
 Status become_host(const std::vector<std::string>& peers, const std::string& python) {
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::path here = fs::path(own_file()).parent_path();
+  const std::string program = this_program(), code = own_file();
+  const fs::path here = fs::path(program).parent_path();
   const std::vector<std::string> line = command_line();
   if (here.empty() || line.empty())
     return Status::no("--peer: cannot find this program and its command line: /proc is missing");
@@ -285,8 +287,9 @@ Status become_host(const std::vector<std::string>& peers, const std::string& pyt
       if (fs::exists(here / place, error)) return (here / place).lexically_normal().string();
     return std::string();
   };
-  // In the build folder, or installed.
-  const std::string library = first_of({"libattune_tool.so", fs::path("..") / ATTUNE_LIBDIR / "libattune_tool.so"});
+  // In the build folder, or installed; a portable program is a few lines over a library that has all of this.
+  const std::string library = code != program ? code :
+      first_of({"libattune_tool.so", fs::path("..") / ATTUNE_LIBDIR / "libattune_tool.so"});
   const std::string script = first_of({"peers/torch_peer.py", "../share/attune/torch_peer.py"});
   if (library.empty())
     return Status::no("--peer: libattune_tool.so not found beside ", here.string(), "/attune or installed with it");
