@@ -62,8 +62,12 @@ class Cache:
             check_whole(what, size)
         self._handle = _core.cache_create(dtype_number(dtype), heads, dim, dim_v, sequences, capacity, page, pages,
                                           str(device))
-        self.heads, self.dim, self.dim_v = heads, dim, dim_v or dim
-        self.sequences, self.capacity, self.page = sequences, capacity, page
+        self.heads: int = heads
+        self.dim: int = dim
+        self.dim_v: int = dim_v or dim
+        self.sequences: int = sequences
+        self.capacity: int = capacity
+        self.page: int = page
 
     def attend(self, q: Any, k_new: Any = None, v_new: Any = None, *, sequences: Sequence[int] | None = None,
                layout: Layout = "bshd", causal: bool = False, window: Window | None = None, scale: float | None = None,
@@ -139,8 +143,12 @@ class NsaCache:
             check_whole(what, size)
         self._handle = _core.nsa_cache_create(dtype_number(dtype), heads, dim, dim_v, sequences, capacity, variant,
                                               str(device))
-        self.variant, self.heads, self.dim, self.dim_v = variant, heads, dim, dim_v or dim
-        self.sequences, self.capacity = sequences, capacity
+        self.variant: str = variant
+        self.heads: int = heads
+        self.dim: int = dim
+        self.dim_v: int = dim_v or dim
+        self.sequences: int = sequences
+        self.capacity: int = capacity
 
     def attend(self, q: Any, k: Any = None, v: Any = None, k_select: Any = None, v_select: Any = None,
                k_window: Any = None, v_window: Any = None, *, gates: Any = None, weights: dict[int, Any] | None = None,

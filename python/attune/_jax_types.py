@@ -27,7 +27,8 @@ def _cast(t: Any, axes: tuple[Any, ...]) -> Any:
         return t
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(t, axes, to="varying")
-    return jax.lax.pvary(t, axes)  # type: ignore[attr-defined]
+    lax: Any = jax.lax  # later versions lack pvary
+    return lax.pvary(t, axes)
 
 
 def result(shape: Sequence[int], dtype: Any, like: Any) -> Any:
@@ -39,4 +40,5 @@ def result(shape: Sequence[int], dtype: Any, like: Any) -> Any:
     if hasattr(aval, "manual_axis_type"):
         whole = jax.sharding.NamedSharding(aval.sharding.mesh, jax.sharding.PartitionSpec(*[None] * len(shape)))
         return jax.ShapeDtypeStruct(shape, dtype, sharding=whole, manual_axis_type=aval.manual_axis_type)
-    return jax.ShapeDtypeStruct(shape, dtype, vma=axes)  # type: ignore[call-arg]
+    struct: Any = jax.ShapeDtypeStruct  # later versions lack vma
+    return struct(shape, dtype, vma=axes)

@@ -29,9 +29,12 @@ class Module:
 
     def __init__(self, text: str, device: Any = "cpu", *, shares: Module | None = None) -> None:
         self._handle: object = _core.module_create(text, str(device), shares._handle if shares else None)
+        self.text: str
+        self.why: str
+        self.tape_bytes: int
         self.text, self.why, names, self.tape_bytes = _core.module_about(self._handle)
         self.names: tuple[str, ...] = tuple(names)
-        self.device = str(device)
+        self.device: str = str(device)
 
     def parameter(self, name: str) -> View:
         """A parameter's memory, for from_dlpack; writable in place."""

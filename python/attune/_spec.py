@@ -273,7 +273,7 @@ class Spec:
     @_Lazy
     def has_lse(self) -> bool:
         """False if the output is a sum of branches with separate softmaxes."""
-        return self.saved != _SAVED["nsa"]
+        return bool(self.saved != _SAVED["nsa"])
 
     @_Lazy
     def variant_given(self) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class Counters:
         self.why.clear()
 
 
-counters = Counters()
+counters: Counters = Counters()
 """The counters of this process, for calls outside torch.compile."""
 
 
