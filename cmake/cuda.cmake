@@ -26,6 +26,11 @@ if(attune_wants_cuda)
       "ATTUNE_CUDA_ARCHS is '${ATTUNE_CUDA_ARCHS}', and it takes numbers with semicolons: 75;80;89;90")
   endif()
   list(SORT ATTUNE_CUDA_ARCHS COMPARE NATURAL)
+  list(GET ATTUNE_CUDA_ARCHS 0 oldest)
+  if(oldest LESS 75)
+    message(FATAL_ERROR "ATTUNE_CUDA_ARCHS has ${oldest}, and the kernels need 75 (Turing) or later; an older GPU "
+      "would need a compiler of CUDA 12, and textbook kernels tested on such a GPU")
+  endif()
   list(GET ATTUNE_CUDA_ARCHS -1 newest)
   # Architectures for Turing and for Ampere on. A build for Turing alone contains the latter too: its backends refuse
   # there.

@@ -135,6 +135,10 @@ for words in 90a native 80,90 ""; do
   expect "ATTUNE_CUDA_ARCHS '$words'" "$(tr -s '\n ' '  ' < "$place/said" | grep -o "ATTUNE_CUDA_ARCHS is .*89;90")" \
     "ATTUNE_CUDA_ARCHS is '$words', and it takes numbers with semicolons: 75;80;89;90"
 done
+cmake -S . -B "$place/configured" -G Ninja -DATTUNE_CUDA=ON -DATTUNE_CUDA_ARCHS="90;70" > "$place/said" 2>&1
+expect "an old GPU" "$(tr -s '\n ' '  ' < "$place/said" | grep -o "ATTUNE_CUDA_ARCHS has .*on such a GPU")" \
+  "ATTUNE_CUDA_ARCHS has 70, and the kernels need 75 (Turing) or later; an older GPU would need a compiler of CUDA 12, \
+and textbook kernels tested on such a GPU"
 # ATTUNE_CUDA=AUTO tries nvcc only where a GPU's driver is. The nvcc here records that it ran, and compiles nothing.
 mkdir -p "$place/tools"
 printf '#!/bin/sh\ntouch "%s"\nexit 1\n' "$place/tried" > "$place/tools/nvcc"
