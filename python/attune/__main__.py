@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m attune: what this installation is, and the plan of a problem line. The command `attune`, which benchmarks
-and checks, comes with a build of the library and not with the Python package."""
+and checks, comes with wheels of scripts/wheels.py and with a build of the library."""
 
 from __future__ import annotations
 
