@@ -21,6 +21,7 @@
 #include "core/problem_line.h"
 #include "core/status.h"
 #include "tool/commands/commands.h"
+#include "tool/remote/command.h"
 #include "tool/record/provenance.h"
 #include "tool/table.h"
 #include "tool/terminal.h"
@@ -136,7 +137,8 @@ std::string in_our_words(std::string text) {
 }
 
 std::string sentence(const CLI::App& app, const CLI::ParseError& error) {
-  const auto extra = app.remaining(true);
+  auto extra = app.remaining(true);
+  std::erase(extra, "--");  // it only tells that options have ended
   // CLI11 reports missing arguments first, but a misspelt option is the more likely cause.
   if (dynamic_cast<const CLI::ExtrasError*>(&error) || (!extra.empty() && extra.front().starts_with("-"))) {
     const std::string_view what = !extra.empty() && extra.front().starts_with("-") ? "' is not an option"
@@ -379,6 +381,7 @@ void add_commands(CLI::App& app, Context& context) {
   add_scaling(app, context);
   add_cost(app, context);
   add_profile(app, context);
+  add_remote(app, context);
   add_completion(app, context);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; }))
     if (!sub->get_option_no_throw("--json")) Command{sub}.add_flag("--json", context.json, "Answer in JSON on stdout");

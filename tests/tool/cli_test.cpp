@@ -201,6 +201,12 @@ TEST(Cli, a_number_is_in_its_range_and_nan_is_in_none) {
     }
 }
 
+TEST(Cli, a_wrong_value_is_named_also_in_front_of_two_dashes) {
+  const Ran r = attune_says({"remote", "run", "--max-usd", "nan", "--", "bench"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(r.err, "attune remote: --max-usd: 'nan' is not a number from 0.01 to 1e+06; see attune remote --help\n");
+}
+
 TEST(Cli, an_empty_word_is_not_an_option_that_was_not_given) {
   for (const auto& words : {std::vector<std::string>{"bench", "--suite", "", "--dry-run"},
                             {"bench", "--out", "", "--dry-run"}, {"compare", "a", "--baseline", ""}}) {

@@ -72,6 +72,7 @@ std::vector<std::vector<std::string>> commands(const std::string& records, const
           {"scaling", records},
           {"cost", records, "--prices", prices},
           {"profile", "--help"},
+          {"remote", "list"},
           {"completion", "--help"}};
 }
 

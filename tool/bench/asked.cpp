@@ -93,7 +93,7 @@ Status benches_asked(const AskedBench& asked, std::vector<Bench>& out, Exit& cod
   code = exit_of_device(asked.device);
   if (Status s = device_named(asked.device, common.device); !s.ok()) return s;
   const bool gpu = common.device.kind == DeviceKind::cuda;
-  if (common.device.index < 0)
+  if (common.device.index < 0 && !asked.dry_run)
     return Status::no("--device: ", asked.device, " is not in this machine; it can be planned for, but not measured");
   code = kUsage;
   for (const std::string& word : asked.backends) {

@@ -66,7 +66,7 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
   const double there = available_memory();
   const Device& device = benches[0].device;
   size_t of_gpu = 0;
-  if (device.kind == DeviceKind::cuda)
+  if (device.kind == DeviceKind::cuda && device.index >= 0)  // the memory of one that is not here is not known
     if (const Status s = cuda::memory_of(device.index, of_gpu); !s.ok())
       return fail(context, kMachine, join("attune bench: ", s.message));
   const std::optional<double> gpu =

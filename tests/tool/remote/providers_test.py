@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs `attune remote` against stand-ins of Prime Intellect, Modal and SkyPilot. ATTUNE_COMMAND is the program."""
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import traceback
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import standin  # noqa: E402
+
+ATTUNE = os.path.abspath(os.environ.get("ATTUNE_COMMAND", "build/attune"))
+ROWS = 6
+
+
+def at_once(test, calls):
+    """Calls with a test object of its own each; most of their time is waiting."""
+    problems = []
+
+    def one(call):
+        part = type(test)()
+        try:
+            part.setUp()
+            call(part)
+        except BaseException:
+            problems.append(traceback.format_exc())
+        finally:
+            part.doCleanups()
+
+    threads = [threading.Thread(target=one, args=(c,)) for c in calls]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    test.assertEqual(problems, [], "\n".join(problems))
+
+
+class Provider(unittest.TestCase):
+    def runTest(self):  # so that at_once() can make one
+        pass
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="attune_providers_")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.bundle = os.path.join(self.folder, "bundle.tar.gz")
+        standin.write_bundle(self.bundle)
+        self.truth = os.path.join(self.folder, "truth")
+        self.servers = 0
+
+    def cloud(self, provider="prime", faults=(), **options):
+        self.servers += 1
+        folder = os.path.join(self.folder, f"cloud{self.servers}")
+        made = (standin.FakePrime(folder, faults=faults, **options) if provider == "prime" else
+                standin.FakeClient(folder, provider, faults=faults, **options))
+        self.addCleanup(made.close)
+        return made
+
+    def attune(self, cloud, *words, limit_s=200, **more):
+        base = {k: v for k, v in os.environ.items() if k in ("LD_LIBRARY_PATH", "LANG", "PATH")}
+        home = {"HOME": self.folder, "XDG_STATE_HOME": self.folder + "/state", "XDG_CACHE_HOME": self.folder + "/cache",
+                "XDG_CONFIG_HOME": self.folder + "/config"}
+        environment = base | home | (cloud.environment() if cloud else {}) | more
+        return subprocess.run([ATTUNE, "remote", *words], env={k: v for k, v in environment.items() if v is not None},
+                              capture_output=True, text=True, timeout=limit_s)
+
+    def bench(self, cloud, on, *words, rows=ROWS, **more):
+        open(self.truth, "w").close()
+        words = [w for w in words if w] + ([] if "--max-usd" in words else ["--max-usd", "0.9"])
+        return self.attune(cloud, "run", "--on", on, *words, "--no-store", "--bundle", self.bundle, "--", "bench",
+                           standin.LINE, "--seed", str(rows), "--python", self.truth, **more)
+
+    @staticmethod
+    def text(path):
+        with open(path) as f:
+            return f.read()
+
+    def rows_here(self):
+        found = sorted(glob.glob(self.folder + "/state/attune/remote/*/*/rows.jsonl"))
+        return self.text(found[-1]) if found else ""
+
+    def expect_clean(self, cloud, created=1):
+        machines = cloud.machines()
+        self.assertEqual([m["name"] for m in machines if m["alive"]], [])
+        self.assertEqual(len(machines), created)
+
+    def expect_run(self, cloud, ran, rows=ROWS):
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertEqual(self.rows_here(), self.text(self.truth))
+        self.assertEqual(self.rows_here().count("\n"), rows)
+        self.expect_clean(cloud)
+
+    def expect_refusal(self, ran, sentence, code=3):
+        self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
+        said = ran.stderr.strip().splitlines()
+        self.assertEqual(len(said), 1, ran.stderr)
+        self.assertIn(sentence, said[0])
+
+
+class Prime(Provider):
+    def test_a_run_brings_rows_and_costs(self):
+        cloud = self.cloud(price=1.2)
+        ran = self.bench(cloud, "prime:H200")
+        self.expect_run(cloud, ran)
+        body = cloud.machines()[0]["body"]
+        self.assertEqual(body["gpu_type"], "H200_141GB")
+        self.assertEqual(body["idempotency_key"], body["name"])
+        self.assertEqual(body["labels"], ["attune", body["name"]])
+        # The server ends it before the cap is reached: $0.90 at the $1.50 of the dearest pod are 36 minutes.
+        self.assertEqual(body["timeout_minutes"], 36)
+        for part in ("provision", "set-up", "billed", "of at most $0.90", "the dearest offer", "by hand"):
+            self.assertIn(part, ran.stdout)
+
+    def pod(self, faults):
+        config = os.path.join(self.folder, "remote.toml")
+        with open(config, "w") as f:
+            f.write('[targets.pod]\non = "prime:H200"\noptions = ["machine=pod"]\n')
+        cloud = self.cloud(faults=faults, price=1.2)
+        self.expect_run(cloud, self.bench(cloud, "pod", "--config", config, rows=3), rows=3)
+        self.assertEqual([m["kind"] for m in cloud.machines()], ["pod"])
+
+    def test_a_pod_where_a_sandbox_is_not_wanted(self):
+        at_once(self, [lambda t: t.pod(()), lambda t: t.pod(("lost=1", "lag=0.5", "delete_fails=2"))])
+
+    def survives(self, faults):
+        cloud = self.cloud(faults=faults)
+        self.expect_run(cloud, self.bench(cloud, "prime:H200", rows=2), rows=2)
+
+    def test_faults_are_survived(self):
+        at_once(self, [lambda t, f=f: t.survives(f) for f in (
+            ("lost=0.7",), ("busy=0.4",), ("broken=0.4",), ("garbled=0.3",), ("slow=1",), ("skew=90000",),
+            ("delete_fails=2",), ("lag=1", "unready=1"))])
+
+    def test_payment_is_asked_for(self):
+        cloud = self.cloud(faults=["poor=1"])
+        ran = self.bench(cloud, "prime:H200")
+        self.assertEqual(ran.returncode, 4, ran.stderr)
+        self.assertIn("asks for payment (402)", ran.stderr)
+        self.expect_clean(cloud, created=0)
+
+    def test_a_plan_over_the_cap_is_refused(self):
+        cloud = self.cloud()
+        self.expect_refusal(self.bench(cloud, "prime:H200", "--max-usd", "0.1"), "the plan needs about $0.", code=4)
+        self.expect_refusal(self.bench(cloud, "prime:H200", "--max-minutes", "1"), "--max-minutes: 1 minutes given; "
+                            "prime:H200 needs about", code=4)
+        self.expect_clean(cloud, created=0)
+
+    def test_refusals_are_one_sentence(self):
+        cloud = self.cloud()
+        said = "does not accept the key of PRIME_API_KEY (401)"
+        self.expect_refusal(self.bench(cloud, "prime:H200", PRIME_API_KEY="wrong"), said)
+        self.expect_refusal(self.bench(cloud, "prime:H200", PRIME_API_KEY=None), "PRIME_API_KEY: not set")
+        self.expect_refusal(self.bench(cloud, "prime:H9000"), "GPU 'H9000' is not one of A10, A100")
+        self.expect_refusal(self.bench(cloud, "prime:V100"), "no 1 x V100_32GB is offered now")
+        for url in ("http://127.0.0.1:1", "https://nowhere.invalid"):
+            self.expect_refusal(self.bench(cloud, "prime:H200", PRIME_API_BASE_URL=url), f"prime:H200: {url}: ")
+        self.expect_refusal(self.bench(cloud, "prime:H200", PRIME_API_BASE_URL="http://example.com"),
+                            "'http://example.com' is not safe for a key")
+        self.expect_clean(cloud, created=0)
+
+    def test_a_key_file_must_be_private(self):
+        os.makedirs(self.folder + "/.prime")
+        path = self.folder + "/.prime/config.json"
+        with open(path, "w") as f:
+            json.dump({"api_key": "planted"}, f)
+        cloud = self.cloud()
+        os.chmod(path, 0o644)
+        self.expect_refusal(self.bench(cloud, "prime:H200", PRIME_API_KEY=None), "accepted is mode 600")
+        os.chmod(path, 0o600)
+        self.expect_run(cloud, self.bench(cloud, "prime:H200", PRIME_API_KEY=None))
+
+    def test_offers_are_ranked_by_price_and_by_cost(self):
+        cloud = self.cloud(price=2.0)
+        line = "forward bf16 b1 h8 q4096 k4096 d128 causal"
+        ran = self.attune(cloud, "offers", "--gpu", "H100,L4", "--json", "--", "bench", line, PATH=os.environ["PATH"])
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        offers = json.loads(ran.stdout)["offers"]
+        costs = [o["expected_usd"] for o in offers]
+        self.assertEqual(costs, sorted(costs))
+        by_price = sorted(offers, key=lambda o: o["rank_by_price"])
+        prices = [o["usd_an_hour"] for o in by_price]
+        self.assertEqual(prices, sorted(prices))
+        self.assertEqual({o["gpu"] for o in offers} >= {"H100_80GB", "L4_24GB", "H100", "L4"}, True)
+        self.assertEqual({o["on"] for o in offers} >= {"prime:H100", "modal:L4", ""}, True)
+        ran = self.attune(cloud, "offers", "--gpu", "L4", PATH=os.environ["PATH"])
+        self.assertIn("listed prices: the list that ships, of 20", ran.stdout)
+        self.assertIn("prime sandbox", ran.stdout)
+
+    def test_the_price_list_can_be_replaced(self):
+        shipped = self.attune(None, "prices")
+        self.assertIn("offer\tmodal L4\tNVIDIA L4\t0.000222 a second", shipped.stdout)
+        path = self.folder + "/prices.tsv"
+        with open(path, "w") as f:
+            f.write("attune-prices 1\n# date 2031-01-02\noffer\tmine L4\tNVIDIA L4\t9 an hour\tby the hour\tminimum 0\n")
+        ran = self.attune(None, "offers", "--gpu", "L4", "--prices", path, "--json", PRIME_API_KEY=None)
+        self.assertEqual([(o["provider"], o["usd_an_hour"]) for o in json.loads(ran.stdout)["offers"]],
+                         [("mine, listed", 9)])
+        self.assertIn("2031-01-02", ran.stdout)
+        self.assertEqual(self.attune(None, "offers", "--gpu", "L4", "--prices", "/nowhere").returncode, 3)
+
+
+class Modal(Provider):
+    def survives(self, faults):
+        cloud = self.cloud("modal", faults)
+        self.expect_run(cloud, self.bench(cloud, "modal:L4"))
+
+    def test_a_run_brings_rows(self):
+        at_once(self, [lambda t, f=f: t.survives(f) for f in (
+            (), ("lost=0.5", "broken=0.2", "delete_fails=2", "unready=1"))])
+
+    def test_refusals_are_one_sentence(self):
+        cloud = self.cloud("modal")
+        self.expect_refusal(self.bench(cloud, "modal:L4", FAKE_CLOUD_KEY="wrong"),
+                            "Modal does not accept MODAL_TOKEN_ID and MODAL_TOKEN_SECRET: AuthError")
+        self.expect_refusal(self.bench(cloud, "modal:H9000"), "GPU 'H9000' is not one of T4, L4")
+        self.expect_refusal(self.bench(cloud, "modal:L4", FAKE_CLOUD_URL="http://127.0.0.1:1"), "no connection")
+        self.expect_refusal(self.bench(cloud, "modal:L4", PYTHONPATH="", PYTHONNOUSERSITE="1",
+                                       PATH=self.python_without_modal()), "Modal's Python client is not installed")
+        self.expect_clean(cloud, created=0)
+
+    def python_without_modal(self):
+        folder = os.path.join(self.folder, "plain")
+        os.makedirs(folder, exist_ok=True)
+        with open(folder + "/python3", "w") as f:
+            f.write(f'#!/bin/sh\nexec {sys.executable} -I "$@"\n')
+        os.chmod(folder + "/python3", 0o755)
+        return folder + ":/usr/bin:/bin"
+
+
+class ModalContract(unittest.TestCase):
+    def test_modals_own_package_takes_the_calls_of_app_py(self):
+        try:
+            import inspect
+            import modal
+        except ImportError:
+            self.skipTest("Modal's package is not here")
+        sandbox = modal.Sandbox
+        inspect.signature(sandbox.create).bind("sleep", "60", app=None, name="n", image=None, gpu="L4", timeout=60,
+                                               tags={}, cpu=(1.0, 4.0), memory=(4096, 16384), idle_timeout=60)
+        inspect.signature(sandbox.from_name).bind("attune", "n")
+        inspect.signature(sandbox.list).bind(app_id="a")
+        inspect.signature(sandbox.exec).bind(None, "sh", "-c", "true", timeout=1, text=False)
+        inspect.signature(modal.App.lookup).bind("attune", create_if_missing=True)
+        inspect.signature(modal.Image.from_registry).bind("debian", add_python="3.12")
+        for name in ("poll", "terminate", "get_tags", "object_id"):
+            self.assertTrue(hasattr(sandbox, name), name)
+        for name in ("AlreadyExistsError", "NotFoundError", "AuthError"):
+            self.assertTrue(issubclass(getattr(modal.exception, name), Exception), name)
+        modal.Image.debian_slim()
+
+
+class Sky(Provider):
+    def survives(self, faults):
+        cloud = self.cloud("sky", faults)
+        self.expect_run(cloud, self.bench(cloud, "sky:fake", "--gpu", "H100"))
+
+    def test_a_run_brings_rows(self):
+        at_once(self, [lambda t, f=f: t.survives(f) for f in (
+            (), ("lost=0.5", "broken=0.2", "delete_fails=2", "unready=1"))])
+
+    def test_refusals_are_one_sentence(self):
+        cloud = self.cloud("sky")
+        gpu = ("--gpu", "H100")
+        self.expect_refusal(self.bench(cloud, "sky:fake", *gpu, FAKE_CLOUD_KEY="wrong"), "Token ID or secret is invalid")
+        self.expect_refusal(self.bench(cloud, "sky:gcp", *gpu), "SkyPilot has no access to 'gcp'")
+        self.expect_refusal(self.bench(cloud, "sky:fake", "--gpu", "H9000"), "1 x GPU 'H9000' is not offered there")
+        self.expect_refusal(self.bench(cloud, "sky:fake", *gpu, FAKE_CLOUD_URL="http://127.0.0.1:1"), "no connection")
+        self.expect_refusal(self.bench(cloud, "sky:fake", *gpu, PATH="/usr/bin:/bin"), "the program 'sky' is not on PATH")
+        self.expect_clean(cloud, created=0)
+
+
+class Keys(Provider):
+    def test_a_planted_key_is_nowhere(self):
+        """In a real run of the real bundle: not in records, logs, reports, the archive or a process list."""
+        key = "planted" + os.urandom(8).hex()
+        keys = {n: key for n in ("PRIME_API_KEY", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "AWS_SECRET_ACCESS_KEY")}
+        seen, over = [], threading.Event()
+
+        def watch():
+            while not over.wait(0.05):
+                for path in glob.glob("/proc/[0-9]*/cmdline"):
+                    try:
+                        with open(path, "rb") as f:
+                            text = f.read()
+                        seen.extend([text] if key.encode() in text else [])
+                    except OSError:
+                        pass
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        ran = self.attune(None, "run", "--on", "local", "--out", self.folder + "/out", "--", "bench", standin.LINE,
+                          "--max-seconds", "0.05", **keys)
+        over.set()
+        watcher.join()
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(seen, [])
+        self.assertNotIn(key, ran.stdout + ran.stderr)
+        looked = 0
+        for folder, _, files in os.walk(self.folder):
+            for name in files:
+                path = os.path.join(folder, name)
+                with open(path, "rb") as f:
+                    self.assertNotIn(key.encode(), f.read(), path)
+                looked += 1
+                if name.endswith(".tar.gz") and tarfile.is_tarfile(path):
+                    with tarfile.open(path) as tar:
+                        for entry in tar:
+                            part = tar.extractfile(entry) if entry.isfile() else None
+                            self.assertNotIn(key.encode(), part.read() if part else b"", entry.name)
+        names = "\n".join(glob.glob(self.folder + "/**", recursive=True))
+        for made in ("report.html", "rows.jsonl", "journal.jsonl", ".tar.gz", "run.json"):
+            self.assertIn(made, names)
+        self.assertGreater(looked, 8)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
