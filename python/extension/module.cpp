@@ -160,7 +160,7 @@ PyObject* plan(PyObject*, PyObject* given) {
 PyObject* set_threads(PyObject*, PyObject* given) {
   int threads;
   if (!PyArg_ParseTuple(given, "i", &threads)) {
-    PyObject* const number = PyTuple_GET_SIZE(given) == 1 ? PyTuple_GET_ITEM(given, 0) : nullptr;  // borrowed
+    PyObject* const number = PyTuple_Size(given) == 1 ? PyTuple_GetItem(given, 0) : nullptr;  // borrowed
     if (!number) return nullptr;
     PyErr_Clear();
     return fail("attune: threads %R is not a whole number of 0 ... 4096", number), nullptr;
