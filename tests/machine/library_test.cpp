@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
 #include "tests/tool/spawn.h"
 
 namespace attune {
@@ -39,7 +41,8 @@ TEST(Library, finds_what_pip_installed_beside_the_folder_of_this_code_and_nowher
   namespace fs = std::filesystem;
   const Library c({"libm.so.6"}, {"cos"});
   ASSERT_TRUE(c.ok()) << c.missed();
-  for (const auto& [packages, is_found] : {std::pair("site-packages", true), {"dist-packages", true}, {"lib", false}}) {
+  for (const std::string packages : {"site-packages", "dist-packages", "lib"}) {
+    const bool is_found = packages != "lib";
     const fs::path root = temporary(packages);
     for (const char* const package : {"attune", "nvidia/cu12/lib", "nvidia/cu13/lib", "nvidia/other"})
       fs::create_directories(root / package);
