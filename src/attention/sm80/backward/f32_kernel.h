@@ -72,7 +72,12 @@ struct KeyRows {
     gradient = Gradient(n % gradients), n /= gradients;
     head_kv = int(n % p.heads_kv), b = x.first_batch + int(n / p.heads_kv);
     seq = sequence_of(x, b);
-    const auto [from, until] = tile_range(own, TileK, p.mask.blocks.k);
+    int64_t from = int64_t(own) * TileK, until = from + TileK;
+    if (const Blocks size = p.mask.blocks; size.k) {  // a tile lies within one key block
+      const int per_block = (size.k + TileK - 1) / TileK;
+      const int64_t start = int64_t(own / per_block) * size.k;
+      from = start + own % per_block * TileK, until = min(from + TileK, start + size.k);
+    }
     first = clamp(from, 0, seq.len_k), count = clamp(until, 0, seq.len_k) - first;
     if (count <= 0) return;
     low = walk().first_query(first), high = walk().last_query(first + count - 1);
@@ -119,8 +124,8 @@ struct BackwardF32 {
         warp(threadIdx.x / 32),
         own(shared_address(shared)),
         own_y(own + kOwnY),
-        walked(own + kWalkedX),
-        walked_y(own + kWalkedY),
+        walked(own_y + (kWalkedX - kOwnY)),
+        walked_y(walked + (kWalkedY - kWalkedX)),
         seen(seen_rows),
         info(row_info) {}
 

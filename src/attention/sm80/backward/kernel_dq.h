@@ -5,6 +5,7 @@
 // and dP are computed a second time; memory stays linear and no sum depends on timing.
 #pragma once
 #include "attention/sm80/backward/kernel.h"
+#include "attention/sm80/block_tiles.h"
 #include "attention/sm80/tile_product.h"
 
 namespace attune::sm80 {
@@ -91,9 +92,9 @@ struct BackwardRows {
   __device__ Tile tile(int n) const {
     int64_t first = int64_t(at.first_tile + n) * kTileK, last = first + kTileK;
     if (p.mask.blocks.q) {
-      const int per_block = key_tiles_per_block();
-      const int64_t begin = int64_t(list().key_block(at.first / p.mask.blocks.q, n / per_block)) * p.mask.blocks.k;
-      first = begin + n % per_block * kTileK, last = min(first + kTileK, begin + p.mask.blocks.k);
+      const int block = list().key_block(at.first / p.mask.blocks.q, n / key_tiles_per_block());
+      const int64_t begin = int64_t(block) * p.mask.blocks.k;
+      first = begin + n % key_tiles_per_block() * kTileK, last = min(first + kTileK, begin + p.mask.blocks.k);
     }
     const int end = clamp(last, 0, at.seq.len_k), start = clamp(first, 0, end);
     return {start, end, at.open_first > start || at.open_last < start + kTileK || end < start + kTileK};

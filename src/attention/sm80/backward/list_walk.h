@@ -3,7 +3,6 @@
 // cursor that only adds, and those in flight lie in shared memory: the loop contains no division.
 #pragma once
 #include "attention/gpu/backward_pre_post.h"
-#include "attention/sm80/block_tiles.h"
 
 namespace attune::sm80 {
 
@@ -123,7 +122,12 @@ struct KeyWalk {
     at.d_out = row_address(a[Role::d_out], at.seq.q_batch, at.seq.q_first, head);
     at.row = (int64_t(at.b) * p.heads_q + head) * x.padded;
     const Blocks size = p.mask.blocks;
-    const auto [first, last] = tile_range(tile, kTileK, size.k);
+    int64_t first = int64_t(tile) * kTileK, last = first + kTileK;
+    if (size.k) {  // a tile lies within one key block
+      const int per_block = (size.k + kTileK - 1) / kTileK;
+      const int64_t start = int64_t(tile / per_block) * size.k;
+      first = start + tile % per_block * kTileK, last = min(first + kTileK, start + size.k);
+    }
     at.first = clamp(first, 0, at.seq.len_k), at.count = clamp(last, 0, at.seq.len_k) - at.first;
     if (at.count <= 0) return;
     const int end = at.first + at.count - 1;

@@ -47,7 +47,7 @@ struct ForwardF32 {
         warp(threadIdx.x / 32),
         q_shared(shared_address(shared)),
         k_shared(q_shared + kK),
-        v_shared(q_shared + kV),
+        v_shared(k_shared + (kV - kK)),
         at(place),
         seen(seen_keys) {}
 

@@ -59,7 +59,7 @@ struct Forward {
         warp(threadIdx.x / 32),
         q_shared(shared_address(shared)),
         k_shared(q_shared + kK),
-        v_shared(q_shared + kV),
+        v_shared(k_shared + (kV - kK)),
         at(place),
         seen(seen_keys),
         weights(reinterpret_cast<float*>(shared)) {}
@@ -136,8 +136,8 @@ struct Forward {
     n += at.first_tile;
     int first = n * kTileK, last = min(first + kTileK, at.seq.len_k);
     if (p.mask.blocks.q) {
-      const int per_block = int(x.tiles_per_block.by), size = p.mask.blocks.k;
-      const int block = int(x.tiles_per_block.divide(n)), index = n - block * per_block;
+      const int block = int(x.tiles_per_block.divide(n)), index = n - block * int(x.tiles_per_block.by);
+      const int size = p.mask.blocks.k;
       const int64_t begin = int64_t(at.column[block]) * size, start = begin + index * kTileK;
       last = clamp(min(start + int64_t(kTileK), begin + size), 0, at.seq.len_k), first = clamp(start, 0, last);
     }
