@@ -34,7 +34,7 @@ NEEDS = (  # a command that matches needs what is named
     (r"--device (h200|a100)|h200\.tsv", "a build with GPU code"),
     (r"mpirun ", "MPI"),
     (r"--peer \S*(torch|flash_attn|fa3|\.py:)", "PyTorch"),
-    (r"^(\./run|\./test|cmake|ninja|pip|ctest|scripts/\w|export|MAX_JOBS|build/tests)", BUILDS),
+    (r"^(\./run|\./test|cmake|ninja|pip|ctest|docker|scripts/\w|export|MAX_JOBS|build/tests)", BUILDS),
     (r"^ci/speed.sh", "two checkouts; house_speed_kit runs every step"),
     (r"--sign ", "a key of the reader"),
     (r"--between ", "records of these peers"),

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "environment.md"
 NAME = r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|CXX|CUDACXX|HOME"
 # What scripts hand to themselves.
-INSIDE = {"ATTUNE_MUTANT", "HOST", "SUMMARY", "LOST"}
+INSIDE = {"ATTUNE_COMMAND", "FAKE_CLOUD_KEY", "FAKE_CLOUD_URL", "ATTUNE_MUTANT", "HOST", "SUMMARY", "LOST"}
 FOREIGN = {"XLA_FLAGS"}  # handed on to another program
 
 
@@ -24,7 +24,8 @@ def sources(folders, *endings):
 
 def of_cpp(text):
     """Of a file that calls getenv: every string that has the form of a variable."""
-    return set(re.findall(rf'"({NAME})"', text)) if "getenv(" in text else set()
+    found = set(re.findall(rf'"({NAME})"', text)) if "getenv(" in text else set()
+    return {name for name in found if not re.search(r"_\d+GB$", name)}  # the name of a GPU at a provider
 
 
 def of_python(text):
