@@ -86,6 +86,8 @@ def entries(module: str, public: list[str]) -> dict[str, list[str]]:
         body = ast.parse((HERE / file).read_text()).body
         for node, after in zip(body, [*body[1:], None]):
             name = getattr(node, "name", "")
+            if isinstance(node, ast.AnnAssign):
+                node = ast.copy_location(ast.Assign([node.target], node.value), node)
             if isinstance(node, ast.Assign):
                 name = ast.unparse(node.targets[0])
                 if name in public and isinstance(after, ast.Expr) and isinstance(

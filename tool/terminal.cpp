@@ -52,7 +52,8 @@ bool Shown::obeyed(char c) {
 
 void keep_standard_files() {
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    if (fcntl(file, F_GETFD) < 0 && errno == EBADF) (void)::open("/dev/null", O_RDONLY);  // takes the lowest number
+    if (fcntl(file, F_GETFD) < 0 && errno == EBADF)  // the file takes the lowest number
+      (void)::open("/dev/null", file == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 void keep_lines_whole() { whole_lines = true; }

@@ -56,7 +56,7 @@ class ShownOutput {
 };
 
 // Opens what stands for stdin, stdout and stderr where one is closed: a file that is opened next would get its number,
-// and what is printed would go into that file. Writing there fails, as it did.
+// and what is printed would go into that file. Answers to a closed stdout fail, as they did; messages are lost.
 void keep_standard_files();
 
 // From now on no line is broken: the output is for programs, as JSON.

@@ -48,7 +48,7 @@ class Names(unittest.TestCase):
         self.assertEqual(self.changed("__init__.py", '"version"]', '"version", "other"]'), ["attune.other"])
         self.assertEqual(self.changed("transformers.py", '"""Makes attn_implementation', 'f"""Makes'),
                          ["attune.transformers.register"])
-        made = "counters = Counters()\n"
+        made = "counters: Counters = Counters()\n"
         self.assertEqual(self.changed("torch/_sdpa.py", made, made + "1\n"), ["attune.torch.counters"])
         self.assertEqual(self.changed("more.py", "", "__all__ = ['this']\n"), ["the module more.py"])
 

@@ -49,10 +49,10 @@ std::string from_pip(const char* name) {
   const fs::path packages = fs::path(own_file()).parent_path().parent_path();
   std::string found;
   if (packages.filename() != "site-packages" && packages.filename() != "dist-packages") return found;
-  std::error_code error, missing;
+  std::error_code error, ignored;
   for (fs::directory_iterator e(packages / "nvidia", error), end; !error && e != end; e.increment(error)) {
     const std::string file = (e->path() / "lib" / name).string();
-    if (fs::exists(file, missing) && file > found) found = file;  // of several the last name, as cu13 after cu12
+    if (fs::exists(file, ignored) && file > found) found = file;  // of several the last name, as cu13 after cu12
   }
   return found;
 }

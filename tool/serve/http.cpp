@@ -83,11 +83,11 @@ void answer(Client& c, const HttpHandler& handler) {
 
 bool may_go(const Client& c, Clock::time_point now) { return c.is_asking() || c.is_slow(now); }
 
-// Lets a client go, if there are too many: the one that has been asking longest, else the one that has been reading
-// slowly for longest. Others are being answered.
+// Lets a client go for the last one, if there are too many: the one that has been asking longest, else the one that has
+// been reading slowly for longest. Others are being answered; if all are, there is one client more for a while.
 void make_room(std::vector<Client>& clients, Clock::time_point now) {
   if (clients.size() <= kMostClients) return;
-  const auto longest = std::min_element(clients.begin(), clients.end(), [&](const Client& a, const Client& b) {
+  const auto longest = std::min_element(clients.begin(), clients.end() - 1, [&](const Client& a, const Client& b) {
     const bool goes_a = may_go(a, now), goes_b = may_go(b, now);
     if (goes_a != goes_b) return goes_a;
     if (a.is_asking() != b.is_asking()) return a.is_asking();

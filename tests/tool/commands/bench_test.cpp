@@ -303,9 +303,13 @@ TEST(Bench, the_spread_of_a_single_subject_is_measured_too) {
 }
 
 TEST(Bench, a_dry_run_says_that_it_does_not_look_into_the_file_to_resume) {
-  const Ran r = attune_says({"bench", kLine, "--dry-run", "--resume", "--out", "none.jsonl"});
-  EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(r.err, "the estimate includes rows that are already in none.jsonl\n");
+  const std::string path = temporary("some.jsonl");
+  const Ran none = attune_says({"bench", kLine, "--dry-run", "--resume", "--out", path});
+  EXPECT_EQ(none.code, 0) << none.err;
+  EXPECT_EQ(none.err, "") << "there is no such file";
+  EXPECT_EQ(attune_says({"bench", kLine, "--max-seconds", "0.01", "--out", path}).code, 0);
+  EXPECT_EQ(attune_says({"bench", kLine, "--dry-run", "--resume", "--out", path}).err,
+            "the estimate includes rows that are already in " + path + "\n");
 }
 
 TEST(Bench, a_backend_that_is_the_baseline_is_measured_too) {

@@ -537,7 +537,7 @@ TEST(TuneCommand, rules_that_are_slower_than_their_rows_say_so) {
   EXPECT_FALSE(has(good, "measure longer")) << good;
   for (size_t n = 0; n < all[6].samples_ns.size(); ++n) all[6].samples_ns[n] *= n % 3 == 0 ? 0.5 : n % 3 == 1 ? 1 : 3;
   const Ran r = attune_says({"tune", written("n.jsonl", all), "--out", temporary("n.tsv"), "--fresh"});
-  EXPECT_TRUE(has(r.out, "  warning: at 4 of the 4 rows behind the rules the choice is more than 20 % slower than the "
+  EXPECT_TRUE(has(r.out, "  warning: at 4 of 4 rows behind the rules the choice is more than 20 % slower than the "
                          "fastest: their intervals are wide, measure longer\n")) << r.out;
 }
 TEST(TuneCommand, mistakes_are_one_sentence) {
