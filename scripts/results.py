@@ -455,7 +455,7 @@ def short(machines):
     about = ("Speed-up over the fastest peer in the same process (its time / attune's time): geometric mean over the "
              "rows with a decided verdict, least and most over all.")
     more = ("Each page has every row, its peers, the machine and the command. `scripts/results.py write` makes them "
-            "and this table from records.")
+            "from records.")
     pages = [machine_line(m, s, "docs/results/") for m, s in machines.items()]
     return "\n".join([*wrapped(about), "", *table(["machine", *SUMMARY], summaries(machines)), "", *pages, "",
                       *wrapped(more), ""])

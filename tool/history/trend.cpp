@@ -37,7 +37,7 @@ std::vector<double> centred(std::span<const double> values) {
 // The runs [first, end) that differ most from the others, in units of the deviation of their sum.
 struct Largest { size_t first = 0, end = 0; double distance = 0; };
 
-// Of all runs from one on to the last.
+// The largest change that lasts from one run to the last.
 Largest largest_tail(const std::vector<double>& values) {
   Largest best;
   double sum = 0;
@@ -49,7 +49,7 @@ Largest largest_tail(const std::vector<double>& values) {
   return best;
 }
 
-// Of all runs from one to another, with others before and after them.
+// The largest change that begins and ends, with other runs before and after it.
 Largest largest_stretch(const std::vector<double>& values) {
   Largest best;
   const size_t count = values.size();

@@ -13,7 +13,7 @@
 namespace attune {
 namespace {
 
-// Of a row, of a figure, and of the page: a page of 500 rows stays small.
+// Limits of a row, of a figure and of the page: a page of 500 rows stays small.
 constexpr size_t kMostStrokes = 48, kMostStrips = 24, kMostRows = 160;
 
 double quantile(const std::vector<double>& sorted, double share) {

@@ -124,7 +124,7 @@ TEST(NativePeer, that_prints_leaves_the_answer_alone) {
   EXPECT_TRUE(nlohmann::json::accept(p.out)) << p.out;
 }
 
-// Of a Python that has no torch, or whose torch prints while it is loaded.
+// A Python without torch, or whose torch prints while it is loaded.
 TEST(Python, what_it_prints_and_any_bytes_of_a_name_leave_one_sentence_and_the_answer) {
   std::filesystem::create_directories(temporary("noisy"));
   std::ofstream(temporary("noisy/torch.py")) << "import os\nos.write(1, b'noise\\n')\nprint('more')\n"
