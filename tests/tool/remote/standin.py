@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of `attune remote` share: a bundle whose command is a short script, and a fake provider as a process."""
+import ctypes
 import hashlib
 import io
 import json
@@ -122,3 +123,12 @@ class FakeClient(FakePrime):
             base |= {"PYTHONPATH": os.path.join(os.path.dirname(self.log), "client"), "MODAL_TOKEN_ID": "ak-1",
                      "MODAL_TOKEN_SECRET": self.key}
         return base
+
+
+def without_libcurl():
+    """Why providers cannot be asked here; "" if they can."""
+    try:
+        ctypes.CDLL("libcurl.so.4")
+    except OSError:
+        return "libcurl.so.4 is not here (the package libcurl4)"
+    return ""
