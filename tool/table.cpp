@@ -42,7 +42,7 @@ Character first_of(std::string_view text) {
   uint32_t code = byte(0) & (0x7Fu >> size);
   size_t n = 1;
   for (; n < size && n < text.size() && (byte(n) & 0xC0) == 0x80; ++n) code = code << 6 | (byte(n) & 63);
-  return {n, n == size ? columns_of(code) : 1};
+  return n == size && byte(0) < 0xF8 ? Character{n, columns_of(code)} : Character{};
 }
 
 // Size in bytes of the longest beginning that is at most `width` wide.

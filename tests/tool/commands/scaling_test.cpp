@@ -85,10 +85,10 @@ TEST(Cost, tokens_of_a_ring_are_those_of_all_ranks) {
   EXPECT_NEAR(grown[0]["time_a_token"]["exponent"], 1, 1e-9);
 }
 
-TEST(Cost, no_seconds_are_none) {
-  const auto j = nlohmann::json::parse(
-      attune_says({"cost", records({1000}), "--prices", prices("Test CPU"), "--seconds", "0", "--json"}).out);
-  EXPECT_EQ(j["runs"][0]["seconds"], 0.0);
+TEST(Cost, no_seconds_are_refused) {
+  const Ran r = attune_says({"cost", records({1000}), "--prices", prices("Test CPU"), "--seconds", "0"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "--seconds: '0' is not")) << r.err;
 }
 
 TEST(Scaling, too_few_lengths_are_a_failure_that_says_so) {

@@ -166,7 +166,7 @@ TEST(TuneBetween, mistakes_are_named_and_the_file_stays) {
     more.insert(more.begin(), {"tune", records});
     return attune_says(more).err;
   };
-  EXPECT_TRUE(has(says({"--between", "flash_attn"}), "--between: 1 names given; accepted are two that differ"));
+  EXPECT_TRUE(has(says({"--between", "flash_attn"}), "--between: 1 name given; accepted are two that differ"));
   EXPECT_TRUE(has(says({"--between", "fa3,flash"}), "no record is of fa3; they are of flash_attn, torch:sdpa"));
   EXPECT_TRUE(has(says({"--between", "flash_attn,torch:sdap"}), "no record is of torch:sdap; they are of "));
   EXPECT_TRUE(has(says({"--yaml", "/nowhere/base.yaml", "--between", "flash_attn,torch:sdpa"}),
