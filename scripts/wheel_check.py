@@ -32,11 +32,12 @@ s[:, :, np.triu(np.ones((33, 33), bool), 1)] = -np.inf
 p = np.exp(s - s.max(-1, keepdims=True))
 wanted = np.einsum("bhqk,bkhd->bqhd", p / p.sum(-1, keepdims=True), v)
 assert np.abs(out - wanted).max() < 1e-5, np.abs(out - wanted).max()
-class Lent:  # nothing but the protocol
-    def __init__(self, array): self.array = array
+class Lent:  # the protocol and a shape
+    def __init__(self, array): self.array, self.shape = array, array.shape
     def __dlpack__(self, **given): return self.array.__dlpack__()
     def __dlpack_device__(self): return self.array.__dlpack_device__()
-out = np.from_dlpack(attune.attend(*map(Lent, (q, k, v)), layout="bshd", causal=True))
+out = np.empty_like(q)
+attune.attend(*map(Lent, (q, k, v)), layout="bshd", causal=True, out=out)
 assert np.abs(out - wanted).max() < 1e-5
 assert "torch" not in sys.modules
 print("called", attune.version(), sys.version.split()[0])
