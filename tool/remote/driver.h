@@ -22,7 +22,7 @@ struct Wanted {
   int gpus = 1, ranks = 1;
   double minutes = 0;    // the lease may end itself after this time
   double max_usd = 0;    // 0: no limit
-  double silence_s = 600;  // the lease may end itself when nobody has used it for so long
+  double silence_s = 600;  // the lease may end itself when it was not used for so long
   std::string name{};    // the lease's name and the key of idempotency
 };
 

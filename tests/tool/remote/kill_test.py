@@ -84,7 +84,7 @@ class Run:
         self.victims = victims
         if "client" in victims:
             client.wait()
-        if len(victims) == 3:  # nobody is left: the next start of attune remote finishes the run
+        if len(victims) == 3:  # the next start of attune remote finishes the run
             subprocess.run([self.options.attune, "remote", "list"], env=self.environment(), stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)
         ready = "never_ready=1" not in FAULTS[self.options.provider][self.number % len(self.world.servers)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Machines that are reached through a shell: this one, or one behind ssh. A lease there is a folder,
 // ~/.cache/attune/remote/<lease name>, with a keeper: a session leader that starts the command, and that ends
-// everything and removes the folder at the deadline or when nobody has touched the file `beat` for too long.
+// everything and removes the folder at the deadline or when the file `beat` is too old.
 #pragma once
 #include <string>
 #include <vector>

@@ -73,7 +73,7 @@ Status detach(RunLock& lock, const std::string& log, const std::function<int()>&
     return Status::good();
   }
   ::setsid();
-  if (::fork() != 0) ::_exit(0);  // the second child belongs to nobody, and has no terminal
+  if (::fork() != 0) ::_exit(0);  // the second child has no parent here and no terminal
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   const int said = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   ::dup2(nothing, 0), ::dup2(nothing, 1), ::dup2(said >= 0 ? said : nothing, 2);
