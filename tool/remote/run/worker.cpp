@@ -34,6 +34,7 @@ constexpr double kGrace_s = 60;         // from the signal until the command has
 constexpr double kLook_s = 20;           // between questions whether the lease is alive
 constexpr const char* kLimit = "the limit of time or money is reached";
 constexpr int kTimedOut = 124;          // exit code of `timeout`
+constexpr int kBySignal = 128;          // a shell adds the signal that ended a command
 constexpr int kScript_s = 60;
 constexpr size_t kMostArtefacts = size_t(256) << 20;
 
@@ -272,6 +273,7 @@ Status Worker::poll(bool& ended) {
       if (Status s = take_new(there, to, rows); !s.ok()) return s;
   }
   ended = code_there.has_value();
+  if (ended) ended_with_ = int(*code_there);
   if (ended && *code_there == kTimedOut && !stopped_) stopped_ = true, stop_code_ = 4, told_ = kLimit;
   return ended ? note(Event::ended, "", double(*code_there)) : Status::good();
 }
@@ -286,11 +288,23 @@ Status Worker::stop_command(const std::string& why, int exit_code) {
   return driver_->run(lease_, "kill -INT \"$(cat command.pid)\"", kScript_s, out, code);
 }
 
+// A command that a signal has ended: its machine was taken away, or only the command was killed.
+Status Worker::why_it_ended() {
+  if (stopped_ || ended_with_ <= kBySignal) return Status::good();
+  Life life = Life::pending;
+  std::string why;
+  // A machine that is being taken away may count as alive for some seconds.
+  for (const double end = now_s() + std::min(driver_->settle_s() + 2, 15.0); now_s() < end; sleep_s(0.5))
+    if (driver_->life(lease_, life, why).ok() && (life == Life::gone || life == Life::failed))
+      return Status::failure(Code::device, who_, ": the lease has ended: ", why);
+  return Status::failure(Code::device, who_, ": the command was ended by signal ", ended_with_ - kBySignal);
+}
+
 Status Worker::follow() {
   double wait_s = 0.2, last_end = 0, looked = now_s();
   for (bool ended = false;;) {
     if (Status s = persist("poll", kPatience_s, [&] { return poll(ended); }); !s.ok()) return s;
-    if (ended) return Status::good();
+    if (ended) return why_it_ended();
     if (!stopped_ && is_stop_asked()) (void)stop_command("asked by the user", 130);
     if (!stopped_ && now_s() > stop_at_) (void)stop_command(kLimit, 4);
     if (stopped_ && last_end == 0) last_end = std::min(now_s() + kGrace_s, std::max(kill_at_, now_s() + 1));
@@ -304,7 +318,7 @@ Status Worker::follow() {
       looked = now_s();
       if (told && (life == Life::gone || life == Life::failed)) {
         (void)poll(ended);  // what was written last
-        if (ended) return Status::good();
+        if (ended && ended_with_ <= kBySignal) return Status::good();
         return Status::failure(Code::device, who_, ": the lease has ended: ", why);
       }
     }

@@ -34,12 +34,14 @@ class Worker {
   bool stopped_ = false;
   std::string told_{};      // why it was told to stop
   int stop_code_ = 0;       // exit code of a command that was told to stop
+  int ended_with_ = 0;      // the command's own
 
   Status note(Event, const std::string& text = "", double value = 0);
   Status take();            // intent, acquired, ready
   Status set_up();          // the bundle and files go there
   Status start();
   Status follow();          // rows come back until the command ends
+  Status why_it_ended();
   Status stop_command(const std::string& why, int code);
   Status poll(bool& ended);
   Status take_new(const std::string& file, const std::string& to, bool whole_lines);
