@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -128,8 +129,8 @@ bool is_empty(std::string_view cell) { return cell.empty() || cell == "-"; }
 
 void remove_column(TextTable& t, size_t n) {
   t.group = t.group == int(n) ? -1 : t.group - (t.group > int(n));
-  t.columns.erase(t.columns.begin() + ptrdiff_t(n));
-  for (auto& row : t.rows) row.erase(row.begin() + ptrdiff_t(n));
+  t.columns.erase(t.columns.begin() + std::ptrdiff_t(n));
+  for (auto& row : t.rows) row.erase(row.begin() + std::ptrdiff_t(n));
 }
 
 std::vector<std::string> cells_of(const TextTable& t, size_t n) {
