@@ -75,14 +75,12 @@ std::string remarks(const Record& r, Detail detail) {
   if (const std::string busy = busy_text(r); !busy.empty() && !r.samples_ns.empty())
     add(detail == Detail::full         ? "busy: " + busy
         : held_up_text(r).empty() ? "busy machine" : "busy machine: no verdict against a peer");
-  if (const std::optional<double> spread = r.aa_spread; r.verdict == "UNCLEAR" && spread > kSteadySpread)
+  if (const std::optional<double> spread = r.aa_spread; r.verdict == name(Speed::unclear) && spread > kSteadySpread)
     add(fmt::format("A/A spread {:.1f} %", 100 * *spread));
   if (r.near_floor) add(r.threads ? "near the floor of a call" : "launch-bound");
   if (r.modes > 1) add(fmt::format("{} modes", r.modes));
   if (!r.samples_ns.empty() && !r.interval.is_sure())
     add(fmt::format("only {} sample{}", r.samples_ns.size(), r.samples_ns.size() == 1 ? "" : "s"));
-  if (r.verdict == name(Speed::unclear) && r.aa_spread > kMostSpread)
-    add(fmt::format("A/A spread {:.0f} %", 100 * *r.aa_spread));
   if (!r.slowed_by.empty()) add("slowed by " + r.slowed_by);
   if (r.tokens_read.size() == 4)
     add(fmt::format("reads {} compressed, {} tokens", digits_text(r.tokens_read[0]), digits_text(r.tokens_read[3])));

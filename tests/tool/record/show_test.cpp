@@ -65,6 +65,7 @@ TEST(Show, an_unclear_row_names_the_spread_that_makes_it_so) {
   Record r = row();
   r.baseline = "cpu_standard", r.verdict = "UNCLEAR", r.aa_spread = 4.05;
   EXPECT_TRUE(has(row_text(r), "A/A spread 405.0 %")) << row_text(r);
+  EXPECT_EQ(count(row_text(r), "A/A spread"), 1) << row_text(r);
   r.aa_spread = 0.05;
   EXPECT_FALSE(has(row_text(r), "A/A spread")) << row_text(r);
   r.aa_spread = 4.05, r.verdict = "FASTER";
@@ -96,17 +97,12 @@ TEST(Show, a_missing_peer_and_a_note_are_in_the_table) {
   EXPECT_TRUE(has(row_text(ours), "SAME against torch:efficient")) << row_text(ours);
 }
 
-TEST(Show, what_few_samples_and_a_loud_machine_cannot_decide_says_why) {
+TEST(Show, what_few_samples_cannot_decide_says_why) {
   Record r = row();
   r.baseline = "torch:efficient", r.verdict = "FASTER", r.ratio = {2, {1.9, 2.1, 0.75}};  // as version 2 wrote it
   r.samples_ns.resize(3), r.interval.confidence = 0.75;
   EXPECT_TRUE(has(row_text(r), " at 75 % | ")) << row_text(r);
   EXPECT_TRUE(has(row_text(r), "UNCLEAR against torch:efficient | only 3 samples")) << row_text(r);
-  r = row();
-  r.baseline = "torch:efficient", r.verdict = "UNCLEAR", r.ratio.interval.confidence = 0.95, r.aa_spread = 4.05;
-  EXPECT_TRUE(has(row_text(r), "A/A spread 405 %")) << row_text(r);
-  r.verdict = "FASTER";
-  EXPECT_FALSE(has(row_text(r), "A/A spread")) << row_text(r);
 }
 
 // The output on stderr.
