@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nine planted mistakes, each of which diagnose must name. The faulty kernel is written here over plain arrays, as its
+// Planted mistakes, each of which diagnose must name. The faulty kernel is written here over plain arrays, as its
 // author might have written it, and shares no code with the diagnosis.
 #include "verify/diagnose/diagnose.h"
 
@@ -17,7 +17,8 @@ namespace {
 struct Bug {
   bool swap_layout = false, no_scale = false, top_left = false, head_order = false, transpose_v = false;
   bool window_off = false, log2_lse = false, tail = false, one_key = false, half = false;
-  bool no_gradient_scale = false;  // backward only
+  // Backward only. `own`: the gradients are those of a forward with the same bug, as autograd has them.
+  bool no_gradient_scale = false, own = false, swap_dk_dv = false, last_of_group = false, no_scale_dk = false;
 };
 Bug bug;
 
@@ -95,15 +96,34 @@ Status backward_kernel(const Plan& plan, const Args& a, Workspace, Stream) {
         double lse = double(*a.row<const float>(Role::lse, b, s, h)), delta = 0;
         if (bug.log2_lse) lse *= 0.6931471805599453;
         for (size_t d = 0; d < size_t(V); ++d) delta += out[i * size_t(V) + d] * d_out[i * size_t(V) + d];
-        for (int t = 0; t < (bug.one_key ? 1 : T); ++t) {
-          if (p.mask.kind != MaskKind::full && (t > stands || t < stands - left)) continue;
-          const size_t j = size_t((b * T + t) * G + g);
-          double x = 0, dp = 0;
-          for (size_t d = 0; d < size_t(D); ++d) x += q[i * size_t(D) + d] * k[j * size_t(D) + d];
-          for (size_t d = 0; d < size_t(V); ++d) dp += d_out[i * size_t(V) + d] * v[j * size_t(V) + d];
+        const auto hidden = [&](int t) { return p.mask.kind != MaskKind::full && (t > stands || t < stands - left); };
+        const auto product = [&](const std::vector<double>& x, size_t row, const std::vector<double>& y, size_t other,
+                                 size_t dim) {
+          double sum = 0;
+          for (size_t d = 0; d < dim; ++d) sum += x[row * dim + d] * y[other * dim + d];
+          return sum;
+        };
+        const auto key = [&](int t) { return size_t((b * T + t) * G + g); };
+        const int keys = bug.one_key ? 1 : T;
+        if (bug.own) {
+          double total = 0, of_out = 0;
+          for (int t = 0; t < keys; ++t) {
+            if (hidden(t)) continue;
+            const double weight = std::exp(scale * product(q, i, k, key(t), size_t(D)));
+            total += weight, of_out += weight * product(d_out, i, v, key(t), size_t(V));
+          }
+          lse = std::log(total), delta = of_out / total;  // NaN where nothing is seen, as of a softmax
+          for (size_t d = 0; d < size_t(D) && std::isnan(delta); ++d) dq[i * size_t(D) + d] = delta;
+        }
+        for (int t = 0; t < keys; ++t) {
+          if (hidden(t)) continue;
+          const size_t j = key(t);
+          const double x = product(q, i, k, j, size_t(D)), dp = product(d_out, i, v, j, size_t(V));
           const double weight = std::exp(x * scale - lse), dx = weight * (dp - delta) * back;
+          for (size_t d = 0; d < size_t(D); ++d) dq[i * size_t(D) + d] += dx * k[j * size_t(D) + d];
+          if (bug.last_of_group && h % (H / G) != H / G - 1) continue;
           for (size_t d = 0; d < size_t(D); ++d)
-            dq[i * size_t(D) + d] += dx * k[j * size_t(D) + d], dk[j * size_t(D) + d] += dx * q[i * size_t(D) + d];
+            dk[j * size_t(D) + d] += dx * q[i * size_t(D) + d] / (bug.no_scale_dk ? scale : 1);
           for (size_t d = 0; d < size_t(V); ++d) dv[j * size_t(V) + d] += weight * d_out[i * size_t(V) + d];
         }
       }
@@ -115,6 +135,7 @@ Status backward_kernel(const Plan& plan, const Args& a, Workspace, Stream) {
           for (int d = 0; d < t.extent.dim; ++d, ++n)
             if (!bug.half || s < t.extent.seq / 2) store(t, b, s, h, d, x[n]);
   };
+  if (bug.swap_dk_dv) std::swap(dk, dv);
   write(a[Role::dq], dq), write(a[Role::dk], dk), write(a[Role::dv], dv);
   return Status::good();
 }
@@ -170,6 +191,13 @@ const Planted kPlantedBackward[] = {
     {"log2-lse", "b2 h2 q33 k65 d32 full", {.log2_lse = true}},
     {"one-key", "b2 h4 q17 k65 d32 full", {.one_key = true}},
     {"unwritten-output", "b2 h4 q64 k64 d32 full", {.half = true}},
+    {"missing-scale", "b2 h4/2 q33 k65 d8 causal", {.no_scale = true, .own = true}},
+    {"top-left-causal", "b2 h4 q17 k65 d32 causal", {.top_left = true, .own = true}},
+    {"head-order", "b1 h8/2 q33 k40 d32 full", {.head_order = true, .own = true}},
+    {"window-off-by-one", "b1 h2 q64 k64 d32 window7,0", {.window_off = true, .own = true}},
+    {"swapped-gradients", "b2 h4/2 q33 k65 d32 causal", {.swap_dk_dv = true}},
+    {"missing-group-sum", "b2 h8/2 q33 k65 d32 causal", {.last_of_group = true}},
+    {"missing-scale", "b2 h4/2 q33 k65 d64 window20,0", {.no_scale_dk = true}},
 };
 
 TEST(Diagnose, names_mistakes_of_a_backward_too) {

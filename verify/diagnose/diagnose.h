@@ -14,9 +14,9 @@ struct Mistake {
   std::string sentence{};  // what was done instead
 };
 
-// For a forward with a wrong `out` or `lse`, or a backward with a wrong `dq`; CPU tensors. Supports block lists,
-// adaptive ones (forward), dilated attention that is one softmax, and Native Sparse Attention (forward, its `out`).
-// Empty if the result is right.
+// For a forward with a wrong `out` or `lse`, or a backward with a wrong `dq`, `dk` or `dv`; CPU tensors. Supports block
+// lists, adaptive ones (forward), dilated attention that is one softmax, and Native Sparse Attention (forward, its
+// `out`). Empty if the result is right.
 Mistake diagnose(const Problem&, const Args&);
 
 // The names that diagnose() may return, comma-separated: for the help text and the documentation.

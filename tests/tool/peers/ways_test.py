@@ -263,6 +263,29 @@ def aborts(q, k, v, *, scale, mask):
     return right_of(q, k, v, scale, mask)
 def leaves(q, k, v, *, scale, mask):
     raise SystemExit(3)
+def hides_itself(q, k, v, *, scale, causal):
+    scores = q @ k.transpose(2, 3) * scale
+    seen = torch.ones(scores.shape[2:], dtype=torch.bool).tril(k.shape[2] - q.shape[2] - 1)
+    return torch.softmax(scores.masked_fill(~seen, -torch.inf), -1) @ v
+class Swapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, scale, mask):
+        ctx.save_for_backward(q, k, v)
+        ctx.rest = scale, mask
+        return right_of(q, k, v, scale, mask)
+    @staticmethod
+    def backward(ctx, d_out):
+        leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            dq, dk, dv = torch.autograd.grad(right_of(*leaves, *ctx.rest), leaves, d_out)
+        return dq, dv, dk, None, None
+def swapped(q, k, v, *, scale, mask):
+    return Swapped.apply(q, k, v, scale, mask)
+def last_of_group(q, k, v, *, scale, mask):
+    group = q.shape[1] // k.shape[1]
+    last = (torch.arange(q.shape[1]) % group == group - 1)[:, None, None]
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    return right_of(q, *(torch.where(last, x, x.detach()) for x in (k, v)), scale, mask)
 def right_of(q, k, v, scale, mask):
     return torch.softmax((q @ k.transpose(2, 3) * scale).masked_fill(~mask, -torch.inf), -1) @ v
 """
@@ -319,6 +342,21 @@ class Bench(unittest.TestCase):
             r = found[line, "wrong.py:" + name]
             self.assertEqual((r["status"], r["parity"]["mistake"], r["samples_ns"]), ("failed", mistake, []))
         self.assertEqual(found[line, "wrong.py:transposed"]["status"], "ok")
+
+    def test_a_wrong_backward_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "wrong.py"
+            path.write_text(WRONG)
+            line = "backward f32 b1 h4 q64 k96 d64 causal"
+            square, grouped = "backward f32 b1 h4 q64 k64 d64 causal", "backward f32 b1 h4/2 q64 k96 d64 causal"
+            wanted = {("off_by_one", line): "window-off-by-one", ("no_scale", line): "missing-scale",
+                      ("hides_itself", square): "window-off-by-one", ("swapped", line): "swapped-gradients",
+                      ("last_of_group", grouped): "missing-group-sum"}
+            found = self.records(",".join(sorted({"%s:%s" % (path, name) for name, _ in wanted})), line, square,
+                                 grouped)
+        for (name, line), mistake in wanted.items():
+            r = found[line, "wrong.py:" + name]
+            self.assertEqual((r["status"], r["parity"]["mistake"], r["samples_ns"]), ("failed", mistake, []), r)
 
     def test_a_function_that_ends_its_process_is_a_failed_row(self):
         with tempfile.TemporaryDirectory() as folder:

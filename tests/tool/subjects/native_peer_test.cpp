@@ -196,6 +196,18 @@ TEST(NativePeer, a_wrong_function_is_named_and_not_timed) {
   }
 }
 
+TEST(NativePeer, a_wrong_backward_is_named_and_not_timed) {
+  constexpr const char* kLine = "backward f32 b1 h4/2 q40 k72 d24 causal";
+  for (const auto& [symbol, mistake] :
+       {std::pair("right", ""), {"no_scale", "missing-scale"}, {"off_by_one", "window-off-by-one"},
+        {"swapped", "swapped-gradients"}, {"last_of_group", "missing-group-sum"}}) {
+    const std::vector<Record> records = measured(kLine, join(kWrong, ":", symbol, "_backward"));
+    EXPECT_EQ(records[0].status, *mistake ? RecordStatus::failed : RecordStatus::ok) << records[0].message;
+    EXPECT_EQ(records[0].parity.mistake, mistake) << records[0].message;
+    EXPECT_EQ(records[0].samples_ns.empty(), *mistake != 0);
+  }
+}
+
 // `attune parity` with subjects.
 struct Answer {
   Ran ran;
@@ -247,6 +259,8 @@ TEST(PeerParity, a_wrong_function_is_named_and_fails) {
       EXPECT_EQ(a.rows()[0]["verdict"], "FAIL");
       EXPECT_TRUE(a.rows()[0]["mistake"].get<std::string>().starts_with(std::string(mistake) + ": ")) << a.rows()[0];
     }
+  const Answer back = parity({"--peer", kWrong + ":swapped_backward", "backward f32 b1 h4/2 q40 k72 d24 causal"});
+  EXPECT_TRUE(has(back.ran.out, "swapped-gradients: dk holds dv")) << back.ran.out;
   // The other one of a pair may be the wrong one.
   const Answer a = parity({"--backend", "cpu_forward", "--against", kWrong + ":no_scale", kCausal});
   EXPECT_EQ(a.ran.code, 1);
