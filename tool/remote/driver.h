@@ -4,6 +4,7 @@
 // before the request, and finds the lease again if the reply was lost.
 #pragma once
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,9 @@ struct Lease {
   std::string where{};  // how to reach it, in the driver's own words
 };
 
+// A worker writes to the file `beat` every few seconds.
+inline constexpr const char* kSilence = "b=$(stat -c %Y beat) && echo $(($(date +%s) - b))";
+
 enum class Life { pending, ready, gone, failed };
 
 // Every call ends within its time limit, and an error is one sentence that begins with the target. Code::device: the
@@ -59,6 +63,15 @@ class Driver {
   // The same where the files are, without using the machine: on a cluster, the login node.
   virtual Status manage(const Lease& lease, const std::string& script, int limit_s, std::string& out, int& code) {
     return run(lease, script, limit_s, out, code);
+  }
+  // Seconds since its worker was heard there; asking is not heard.
+  virtual Status silent_for(const Lease& lease, double& seconds) {
+    std::string out;
+    int code = 0;
+    Status s = manage(lease, kSilence, 30, out, code);
+    if (s.ok() && (code || out.empty())) s = Status::failure(Code::device, lease.name, ": it is not known there");
+    seconds = s.ok() ? double(std::atoll(out.c_str())) : 0;
+    return s;
   }
   // At most kReadBytes from this offset on; fewer bytes, or none, at the end of the file or if it does not exist.
   virtual Status read(const Lease&, const std::string& file, std::uint64_t offset, std::string& bytes) = 0;

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`attune remote` on hosts behind a real sshd on loopback.
 
-    hosts_test.py [Rows | Fleet | Refusals | Ends | Killed]"""
+    hosts_test.py [Rows | Fleet | Refusals | Ends | Reaped | Killed]"""
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,7 +124,8 @@ class Ends(lab.Lab):
         kept = [r for r in self.rows()[0] if r["status"] == "ok"]
         first = self.run_folders()[-1].parent.name
         client = self.begin("run", "--resume", first)
-        self.assertTrue(comes(lambda: len(self.run_folders()) == 2 and sum(map(len, self.rows())) > len(kept)), self.logs())
+        self.assertTrue(comes(lambda: len(self.run_folders()) == 2 and sum(map(len, self.rows())) > len(kept)),
+                        self.logs())
         client.send_signal(signal.SIGINT)
         client.communicate(timeout=120)
         self.assertEqual(self.rows()[0][:len(kept)], kept)
@@ -134,6 +136,34 @@ class Ends(lab.Lab):
                            code=4)
         self.assertIn("the limit of time or money is reached", done.stderr)
         self.nothing_is_left()
+
+    def of_lease(self, words, where):
+        """The process of the lease whose command line has these words and whose folder ends so."""
+        for process, said in self.processes():
+            try:
+                if words in said and os.readlink(f"/proc/{process}/cwd").endswith(where):
+                    return process
+            except OSError:
+                pass
+        return 0
+
+    def is_killed(self, victims, sentence):
+        client = self.begin("run", "--on", "one", "--", "bench", *LONG, "--max-seconds", "1")
+        self.assertTrue(comes(lambda: "row" in self.events()), self.logs())
+        for words, where in victims:
+            os.kill(self.of_lease(words, where), signal.SIGKILL)
+        out, _ = client.communicate(timeout=120)
+        self.assertEqual(client.returncode, 3, out)
+        self.assertEqual(out.count(sentence), 1, out)
+        self.assertGreater(len(self.rows()[0]), 0)
+        self.nothing_is_left()
+
+    def test_a_command_that_is_killed_is_a_sentence(self):
+        # The process `timeout` takes the signal of its child as its own.
+        self.is_killed([("bin/attune bench", "/work")], "one: the command was ended by signal 9\n")
+
+    def test_a_command_that_is_killed_with_its_lease_is_another_sentence(self):
+        self.is_killed([("keeper.sh", ""), ("bin/attune bench", "/work")], "one: the lease has ended: ")
 
     def test_a_machine_that_hears_nothing_ends_itself(self):
         client = self.begin("run", "--on", "one", "--silence", "0.2", "--", "bench", *LONG, "--max-seconds", "5")
@@ -147,6 +177,24 @@ class Ends(lab.Lab):
         done = self.remote("list")  # the next start of remote brings the journal to its end
         self.assertIn("was killed", done.stderr)
         self.nothing_is_left()
+
+
+class Reaped(lab.Lab):
+    def test_what_a_lost_journal_left_is_released_and_what_is_in_use_stays(self):
+        client = self.begin("run", "--on", "one", "--", "bench", *LONG, "--max-seconds", "5")
+        self.assertTrue(comes(lambda: "started" in self.events()), self.logs())
+        for process in (client.pid, self.owner("reaper"), self.owner("worker-0")):
+            os.kill(process, signal.SIGKILL)
+        client.wait()
+        folder, = self.lease_folders()
+        shutil.rmtree(self.state / "st")
+        for _ in range(2):  # to ask is not to use
+            done = self.remote("reap", "--on", "one")
+            self.assertIn(f"one: {folder.name} is in use by another machine", done.stderr)
+        os.utime(folder / "beat", (time.time() - 200,) * 2)  # the keeper would end it after 600 s
+        self.assertEqual(self.remote("reap", "--on", "one").stdout, f"released {folder.name}\n")
+        self.assertFalse(self.lease_folders())
+        self.assertTrue(comes(lambda: not self.processes()), self.processes())
 
 
 class Killed(lab.Lab):

@@ -5,16 +5,19 @@ import glob
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import threading
+import time
 import traceback
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import standin  # noqa: E402
+from lab import comes  # noqa: E402
 
 ATTUNE = os.path.abspath(os.environ.get("ATTUNE_COMMAND", "build/attune"))
 ROWS = 6
@@ -103,6 +106,25 @@ class Provider(unittest.TestCase):
         self.assertIn(sentence, said[0])
 
 
+    def reap_finds_what_a_lost_journal_left(self, cloud, on, *words):
+        ran = self.bench(cloud, on, *words, "--detach", rows=400)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertTrue(comes(lambda: self.rows_here()), ran.stderr)
+        for lock in glob.glob(self.folder + "/state/attune/remote/*/*.lock"):
+            os.kill(int(self.text(lock)), signal.SIGKILL)
+        shutil.rmtree(self.folder + "/state")
+        ran = self.attune(cloud, "reap", "--on", on, *words)
+        self.assertIn("is in use by another machine", ran.stderr)
+        machine, = cloud.machines()
+        self.assertTrue(machine["alive"])
+        folder = "/tmp/" + machine["name"] if os.path.exists("/tmp/" + machine["name"]) else machine["home"]
+        beat, = glob.glob(folder + "/**/beat", recursive=True) + glob.glob(folder + "/.cache/**/beat", recursive=True)
+        os.utime(beat, (time.time() - 200,) * 2)
+        ran = self.attune(cloud, "reap", "--on", on, *words)
+        self.assertEqual(ran.stdout, f"released {machine['name']}\n", ran.stderr)
+        self.expect_clean(cloud)
+
+
 class Prime(Provider):
     def test_a_run_brings_rows_and_costs(self):
         cloud = self.cloud(price=1.2)
@@ -175,6 +197,9 @@ class Prime(Provider):
         os.chmod(path, 0o600)
         self.expect_run(cloud, self.bench(cloud, "prime:H200", PRIME_API_KEY=None))
 
+    def test_reap_finds_what_a_lost_journal_left(self):
+        self.reap_finds_what_a_lost_journal_left(self.cloud(), "prime:H200")
+
     def test_offers_are_ranked_by_price_and_by_cost(self):
         cloud = self.cloud(price=2.0)
         line = "forward bf16 b1 h8 q4096 k4096 d128 causal"
@@ -233,6 +258,10 @@ class Modal(Provider):
         return folder + ":/usr/bin:/bin"
 
 
+    def test_reap_finds_what_a_lost_journal_left(self):
+        self.reap_finds_what_a_lost_journal_left(self.cloud("modal"), "modal:L4")
+
+
 class ModalContract(unittest.TestCase):
     def test_modals_own_package_takes_the_calls_of_app_py(self):
         try:
@@ -273,6 +302,10 @@ class Sky(Provider):
         self.expect_refusal(self.bench(cloud, "sky:fake", *gpu, FAKE_CLOUD_URL="http://127.0.0.1:1"), "no connection")
         self.expect_refusal(self.bench(cloud, "sky:fake", *gpu, PATH="/usr/bin:/bin"), "the program 'sky' is not on PATH")
         self.expect_clean(cloud, created=0)
+
+
+    def test_reap_finds_what_a_lost_journal_left(self):
+        self.reap_finds_what_a_lost_journal_left(self.cloud("sky"), "sky:fake", "--gpu", "H100")
 
 
 class Keys(Provider):

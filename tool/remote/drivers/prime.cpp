@@ -56,6 +56,7 @@ class PrimeDriver final : public Driver {
   Status run(const Lease&, const std::string& script, int limit_s, std::string& out, int& code) override;
   Status read(const Lease&, const std::string& file, std::uint64_t offset, std::string& bytes) override;
   Status start(const Lease&) override;
+  Status silent_for(const Lease&, double& seconds) override;
   Status release(const Lease&) override;
   Status bill(const Lease&, std::optional<double>& usd) override;
   double settle_s() const override { return 15; }
@@ -422,6 +423,13 @@ Status PrimeDriver::start(const Lease& lease) {
   if (Status s = ready(); !s.ok()) return named(s);
   if (Status s = reach_pod(lease); !s.ok()) return named(s);
   return ssh_.driver().start(lease);
+}
+
+Status PrimeDriver::silent_for(const Lease& lease, double& seconds) {
+  if (is_sandbox(lease)) return Driver::silent_for(lease, seconds);
+  if (Status s = ready(); !s.ok()) return named(s);
+  if (Status s = reach_pod(lease); !s.ok()) return named(s);
+  return ssh_.driver().silent_for(lease, seconds);
 }
 
 Status PrimeDriver::release(const Lease& lease) {

@@ -269,6 +269,13 @@ exit 1)sh");
   return do_or_say(script, kCall_s, r);
 }
 
+Status ShellDriver::silent_for(const Lease& lease, double& seconds) {
+  ProgramResult r;
+  Status s = do_or_say(join(folder_words(lease.name), "cd \"$d\" && ", kSilence), kCall_s, r);
+  seconds = s.ok() ? std::atof(r.out.c_str()) : 0;
+  return s;
+}
+
 Status ShellDriver::bill(const Lease&, std::optional<double>& usd) { return usd.reset(), Status::good(); }
 
 }  // namespace attune

@@ -54,12 +54,13 @@ class ShellDriver : public Driver {
   Status start(const Lease&) override;
   Status release(const Lease&) override;
   Status bill(const Lease&, std::optional<double>& usd) override;
+  Status silent_for(const Lease&, double& seconds) override;
   bool keeps_files() const override { return true; }
 
  protected:
   Target target_;
   Shell shell_;
-  // Runs a script in the lease's folder, if there is one.
+  // Runs a script in the lease's folder, if there is one. Its worker is heard there.
   Status in_folder(const Lease&, const std::string& script, int limit_s, ProgramResult&,
                    const std::string& input_file = "") const;
   // A script that must succeed.

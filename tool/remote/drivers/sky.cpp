@@ -20,6 +20,7 @@ namespace attune {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr int kCheck_s = 18;
 constexpr double kSetup_s = 420;  // until a command can run, as assumed by the plan
 
 class SkyDriver final : public Driver {
@@ -30,8 +31,10 @@ class SkyDriver final : public Driver {
     if (!is_on_path("sky"))
       return Status::no(target_.name, ": the program 'sky' is not on PATH; accepted is SkyPilot: pip install skypilot");
     std::vector<RemoteOffer> ignored;
-    if (Status s = is_enabled(9); !s.ok()) return s;
-    return listed(target_.gpu, std::max(1, target_.gpus), 9, ignored);
+    const auto begin = Clock::now();
+    if (Status s = is_enabled(kCheck_s); !s.ok()) return s;
+    const int left = kCheck_s - int(std::chrono::duration<double>(Clock::now() - begin).count());
+    return listed(target_.gpu, std::max(1, target_.gpus), std::max(left, 3), ignored);
   }
 
   Status offers(const Wanted& wanted, std::vector<RemoteOffer>& out) override {
@@ -99,6 +102,11 @@ class SkyDriver final : public Driver {
   Status start(const Lease& lease) override {
     if (Status s = reach(lease); !s.ok()) return s;
     return ssh_.driver().start(lease);
+  }
+
+  Status silent_for(const Lease& lease, double& seconds) override {
+    if (Status s = reach(lease); !s.ok()) return s;
+    return ssh_.driver().silent_for(lease, seconds);
   }
 
   Status release(const Lease& lease) override {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 
 #include "machine/library.h"
@@ -391,23 +392,40 @@ void print_logs(const RemotePlan& p, Context& context) {
 
 namespace {
 
-// A worker touches this file every few seconds.
-constexpr const char* kInUse = "[ $(($(date +%s) - $(stat -c %Y beat))) -lt 120 ] && echo in use\ntrue";
+constexpr double kInUse_s = 120;     // a worker that was heard so recently lives, on another machine
+constexpr double kStarting_s = 1800;  // a machine so young may be starting for a worker elsewhere
+
+// Seconds since the run of this lease began, by the time in its id.
+double age_of(const std::string& run) {
+  std::tm utc{};
+  if (!strptime(run.c_str(), "%Y%m%d-%H%M%S", &utc)) return 1e9;
+  return now_s() - double(timegm(&utc));
+}
+
+// Whether another machine's worker may be using this lease, in words; "" if not.
+std::string why_in_use(Driver& driver, const Lease& lease, const std::string& run) {
+  Life life = Life::pending;
+  std::string why;
+  double silence = 0;
+  const Status known = driver.life(lease, life, why);
+  if (known.ok() && (life == Life::gone || life == Life::failed)) return "";
+  if (driver.silent_for(lease, silence).ok())
+    return silence < kInUse_s ? "is in use by another machine" : "";
+  return age_of(run) < kStarting_s ? "may be starting for another machine; it is released when it is 30 minutes old"
+                                   : "";
+}
 
 // Leases on this target whose run is not known here, or is over.
-Status reap_strangers(const Target& target, std::vector<std::string>& released) {
-  const auto driver = driver_of(target, "");
+Status reap_strangers(const Target& target, const std::string& folder, std::vector<std::string>& released) {
+  const auto driver = driver_of(target, folder);
   std::vector<Lease> all;
   if (Status s = driver->find(kLeasePrefix, all); !s.ok()) return s;
   for (const Lease& lease : all) {
     const std::string of = lease.name.substr(kLeasePrefix.size(), lease.name.rfind('-') - kLeasePrefix.size());
     RemotePlan p;
     if (read_plan(of, p).ok()) continue;  // its own journal says what to do
-    std::string out;
-    int code = 0;
-    const Status used = driver->manage(lease, kInUse, 30, out, code);
-    if (used.ok() && out.find("in use") != out.npos) {
-      fmt::print(stderr, "{}: {} is in use by another machine\n", target.name, lease.name);
+    if (const std::string why = why_in_use(*driver, lease, of); !why.empty()) {
+      fmt::print(stderr, "{}: {} {}\n", target.name, lease.name, why);
       continue;
     }
     Backoff backoff(5);
@@ -427,6 +445,8 @@ Status reap_strangers(const Target& target, std::vector<std::string>& released) 
 
 void reap(const std::vector<Target>& targets, Context& context) {
   std::vector<std::string> released;
+  if (runs_folder().empty())
+    return fail(context, kMachine, "attune remote reap: neither XDG_STATE_HOME nor HOME is set");
   (void)revive_dead_runs();
   for (const std::string& id : run_ids()) {
     RemotePlan p;
@@ -444,9 +464,13 @@ void reap(const std::vector<Target>& targets, Context& context) {
     for (; !over() && !interrupts; states = states_of(p)) sleep_s(0.1);
     released.push_back(id);
   }
+  const std::string folder = join(runs_folder(), "/reap-", ::getpid());  // for what drivers write; not a run
+  std::error_code error;
+  if (!targets.empty()) fs::create_directories(folder, error), ::chmod(folder.c_str(), 0700);
   for (const Target& t : targets)
-    if (const Status s = reap_strangers(t, released); !s.ok())
+    if (const Status s = reap_strangers(t, folder, released); !s.ok())
       fail(context, kMachine, join("attune remote reap: ", s.message));
+  fs::remove_all(folder, error);
   if (context.json) return fmt::print("{}\n", Json{{"released", released}}.dump());
   for (const std::string& name : released) fmt::print("released {}\n", name);
   if (released.empty() && context.exit_code == kOk) fmt::print("nothing is left to release\n");
