@@ -23,6 +23,9 @@ from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlparse
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import standin  # noqa: E402
+
 GONE = ("TERMINATED", "TIMEOUT")
 
 
@@ -53,15 +56,7 @@ class Machine:
         if self.ended is not None:
             return
         self.ended, self.status = time.monotonic(), status
-        mark = ("FAKE_PRIME_MACHINE=" + self.id).encode()
-        for _ in range(3):  # a process may start another while it is killed
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    with open(f"/proc/{pid}/environ", "rb") as f:
-                        if mark in f.read().split(b"\0"):
-                            os.kill(int(pid), signal.SIGKILL)
-                except OSError:
-                    pass
+        standin.kill_marked(self.id)
         shutil.rmtree("/tmp/" + self.name, ignore_errors=True)
         world.log("ended", id=self.id, name=self.name, status=status, usd=self.usd())
 

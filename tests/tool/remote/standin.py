@@ -6,6 +6,8 @@ import io
 import json
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -42,6 +44,19 @@ def write_bundle(path):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(text), mode
             tar.addfile(entry, io.BytesIO(text.encode()))
+
+
+def kill_marked(machine):
+    """Ends every process of a machine: its mark is in their environment."""
+    mark = ("FAKE_PRIME_MACHINE=" + machine).encode()
+    for _ in range(3):  # a process may start another while it is killed
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as f:
+                    if mark in f.read().split(b"\0"):
+                        os.kill(int(pid), signal.SIGKILL)
+            except OSError:
+                pass
 
 
 def write_programs(folder, gpu="NVIDIA H200"):
@@ -123,6 +138,63 @@ class FakeClient(FakePrime):
             base |= {"PYTHONPATH": os.path.join(os.path.dirname(self.log), "client"), "MODAL_TOKEN_ID": "ak-1",
                      "MODAL_TOKEN_SECRET": self.key}
         return base
+
+
+class MockModal:
+    """Modal's own client against Modal's own mock server."""
+    def __init__(self, folder, key="planted", faults=(), **options):
+        os.makedirs(folder, exist_ok=True)
+        programs, home = os.path.join(folder, "bin"), os.path.join(folder, "machines")
+        write_programs(programs, "NVIDIA L4")
+        os.makedirs(home)
+        self.key, port_file, secret = key, os.path.join(folder, "port"), os.path.join(folder, "secret")
+        read, write = os.pipe()  # the key is in no file and no process list
+        os.write(write, key.encode())
+        os.close(write)
+        words = [python_of_modal(), os.path.join(HERE, "mock_modal.py"), "--tests", os.environ["ATTUNE_MODAL_TESTS"],
+                 "--port-file", port_file, "--secret-file", f"/dev/fd/{read}", "--folder", home, "--bin", programs]
+        for fault in faults:
+            words += ["--fault", fault]
+        for name, value in options.items():
+            words += ["--" + name, str(value)]
+        keep = {k: v for k, v in os.environ.items() if k in ("PATH", "LD_LIBRARY_PATH", "LANG")}
+        with open(os.path.join(folder, "log"), "w") as log:
+            self.process = subprocess.Popen(words, pass_fds=[read], stderr=log, cwd=folder, env=keep | {"HOME": folder})
+        os.close(read)
+        while not os.path.exists(port_file) and self.process.poll() is None:
+            time.sleep(0.05)
+        with open(port_file) as f:
+            self.port, self.state_port = f.read().split()
+
+    def environment(self):
+        return {"PATH": os.environ["PATH"], "MODAL_SERVER_URL": "http://127.0.0.1:" + self.port,
+                "MODAL_TOKEN_ID": "ak-1", "MODAL_TOKEN_SECRET": self.key}
+
+    def machines(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.state_port}/", timeout=60) as answer:
+            return json.load(answer)
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def python_of_modal():
+    """The Python of the program `modal`."""
+    with open(shutil.which("modal")) as f:
+        return f.readline()[2:].strip()
+
+
+def without_mock_modal():
+    """Why Modal's mock server cannot be started here; "" if it can."""
+    tests = os.environ.get("ATTUNE_MODAL_TESTS", "")
+    if not shutil.which("modal"):
+        return "Modal's client is not here (pip install modal)"
+    if not os.path.exists(os.path.join(tests, "conftest.py")):
+        return "Modal's mock server is not here: ATTUNE_MODAL_TESTS names the folder py/test of its repository"
+    tried = subprocess.run([python_of_modal(), os.path.join(HERE, "mock_modal.py"), "--tests", tests, "--try"],
+                           capture_output=True, text=True)
+    return tried.stderr.strip().splitlines()[-1] if tried.returncode else ""
 
 
 def without_libcurl():
