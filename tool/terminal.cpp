@@ -116,7 +116,8 @@ ssize_t ShownOutput::write(void* stream, const char* data, size_t size) {
     for (size_t at = 0; at < text.size();) {
       const ssize_t n = ::write(to.file, text.data() + at, text.size() - at);
       if (n > 0) at += size_t(n);
-      else if (n == 0 || errno != EINTR) return 0;
+      // A message that cannot be written is lost; it ends nothing, and the exit code tells of the work and the answer.
+      else if (n == 0 || errno != EINTR) return to.file == STDERR_FILENO ? ssize_t(size) : 0;
     }
   } catch (...) {  // no memory
     return errno = ENOMEM, 0;

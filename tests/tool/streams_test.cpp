@@ -2,6 +2,8 @@
 // What a shell, a script or a supervisor may start the command with: closed streams, no words at all, odd values.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/tool/spawn.h"
 #include "tool/commands/commands.h"
 
@@ -28,6 +30,18 @@ TEST(Streams, a_closed_stdout_or_stderr_writes_into_no_file) {
   EXPECT_TRUE(has(verified.out, ": 3 records, 0 wrong")) << verified.out;
   EXPECT_EQ(shell(join(kAttune, " report ", records, " --out ", page, " >&-")).code, 3);
   EXPECT_TRUE(text_of(page).starts_with("<!")) << text_of(page).substr(0, 80);
+}
+
+TEST(Streams, a_stderr_that_cannot_be_written_ends_nothing) {
+  const std::string bench = kAttune + " bench 'forward f32 b1 h1 q8 k8 d8 full' 'forward f32 b1 h1 q9 k9 d8 full' "
+                                      "--seed 1 --max-seconds 0.01 --json --out ";
+  const std::string records = temporary("full.jsonl");
+  const Ran r = shell(bench + records + " 2>/dev/full");
+  EXPECT_EQ(r.code, 0) << "only what a run says beside its answer is lost";
+  EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 2);
+  EXPECT_EQ(shell(bench + records + " --resume 2>/dev/full").code, 0);
+  EXPECT_EQ(shell(kAttune + " bench --nothing 2>/dev/full").code, 2);
+  EXPECT_EQ(shell(kAttune + " verify /nowhere 2>/dev/full").code, 3);
 }
 
 TEST(Streams, a_closed_stdin_is_empty) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "core/forward_of.h"
@@ -65,8 +66,38 @@ Ran run_backend(const Backend& backend, const World& world, const Device& device
   return ran;
 }
 
-Ran run_into(const AccuracySubject& subject, const World& world, const Device& device, Outputs& got) {
-  return subject.peer ? run_peer(*subject.peer, world, device, got) : run_backend(*subject.backend, world, device, got);
+// The inputs as they were: one subject that writes into them must change neither the verdict nor the inputs of the
+// others.
+class InputsKept {
+ public:
+  explicit InputsKept(const World& world) : inputs_(world.inputs()) {
+    for (const Owned& o : inputs_) kept_.push_back(o.memory);
+  }
+  // True if they were changed; they are as before then.
+  bool put_back() const {
+    bool changed = false;
+    auto kept = kept_.begin();
+    for (const Owned& o : inputs_) {
+      const std::vector<unsigned char>& before = *kept++;
+      if (o.memory == before) continue;
+      auto* const data = static_cast<unsigned char*>(o.t.data);  // somewhere in o.memory, which World lets others write
+      std::memcpy(data - (data - o.memory.data()), before.data(), before.size());
+      changed = true;
+    }
+    return changed;
+  }
+
+ private:
+  const std::list<Owned>& inputs_;
+  std::vector<std::vector<unsigned char>> kept_{};
+};
+
+Ran run_into(const AccuracySubject& subject, const World& world, const Device& device, Outputs& got,
+             const InputsKept& inputs) {
+  Ran ran = subject.peer ? run_peer(*subject.peer, world, device, got)
+                         : run_backend(*subject.backend, world, device, got);
+  if (inputs.put_back() && ran.ok()) ran.failed = Status::no("writes into its inputs");
+  return ran;
 }
 
 Accuracy row_of(const AccuracyCase& one, const AccuracySubject& subject, std::string_view against) {
@@ -105,14 +136,14 @@ std::string wrong_rows(const Problem& p, const Outputs& got, std::string& mistak
 }
 
 Accuracy against_reference(const AccuracyCase& one, const AccuracySubject& subject, std::optional<Trial>& trial,
-                           const Status& ready, const Device& device) {
+                           const Status& ready, const Device& device, const std::optional<InputsKept>& inputs) {
   Accuracy row = row_of(one, subject, kReference);
   const auto end = [&](AccuracyEnd how, std::string message) {
     return row.end = how, row.message = std::move(message), row;
   };
   if (!ready.ok()) return end(AccuracyEnd::unserved, ready.message);
   Outputs got = trial->world.outputs(false);
-  const Ran ran = run_into(subject, trial->world, device, got);
+  const Ran ran = run_into(subject, trial->world, device, got, *inputs);
   if (!ran.refused.ok()) return end(AccuracyEnd::unserved, ran.refused.message);
   if (!ran.failed.ok()) return end(AccuracyEnd::wrong, ran.failed.message);
   row.outcome = trial->judge(got);
@@ -134,16 +165,18 @@ Status run_forward(World& world) {
 }
 
 Accuracy against_other(const AccuracyCase& one, const AccuracySubject& subject, const AccuracySubject& other,
-                       const World& world, const Ran& ran_other, const Outputs& theirs, const Device& device) {
+                       const World& world, const Ran& ran_other, const Outputs& theirs, const Device& device,
+                       const InputsKept& inputs) {
   Accuracy row = row_of(one, subject, other.name);
   const auto end = [&](AccuracyEnd how, std::string message) {
     return row.end = how, row.message = std::move(message), row;
   };
   Outputs mine = world.outputs(false);
-  const Ran ran = run_into(subject, world, device, mine);
+  const Ran ran = run_into(subject, world, device, mine, inputs);
   for (const Ran* r : {&ran, &ran_other}) {
+    const std::string who = r == &ran || r->failed.message.starts_with(other.name) ? "" : join(other.name, ": ");
     if (!r->refused.ok()) return end(AccuracyEnd::unserved, r->refused.message);
-    if (!r->failed.ok()) return end(AccuracyEnd::wrong, r->failed.message);
+    if (!r->failed.ok()) return end(AccuracyEnd::wrong, join(who, r->failed.message));
   }
   row.outcome.figures = differences(mine, theirs);
   for (const bool is_other : {false, true})
@@ -182,10 +215,11 @@ std::vector<Accuracy> accuracy(const AccuracyCase& one, const std::vector<Accura
     fill_lists(one, world);
     const Status ready = run_forward(world);
     Outputs theirs = world.outputs(false);
+    const InputsKept inputs(world);
     Ran ran{.refused = ready};
-    if (ready.ok()) ran = run_into(*other, world, device, theirs);
+    if (ready.ok()) ran = run_into(*other, world, device, theirs, inputs);
     for (const AccuracySubject& s : subjects)
-      rows.push_back(against_other(one, s, *other, world, ran, theirs, device));
+      rows.push_back(against_other(one, s, *other, world, ran, theirs, device, inputs));
     return rows;
   }
   std::optional<Trial> trial;
@@ -198,7 +232,9 @@ std::vector<Accuracy> accuracy(const AccuracyCase& one, const std::vector<Accura
     fill_lists(one, trial->world);
     ready = trial->prepare();
   }
-  for (const AccuracySubject& s : subjects) rows.push_back(against_reference(one, s, trial, ready, device));
+  std::optional<InputsKept> inputs;
+  if (trial) inputs.emplace(trial->world);
+  for (const AccuracySubject& s : subjects) rows.push_back(against_reference(one, s, trial, ready, device, inputs));
   return rows;
 }
 

@@ -176,6 +176,7 @@ void subjects_parity(const SubjectsAsked& asked, Context& context) {
   else
     fmt::print("\n{} not served\n{} passed, {} failed\n", unserved, passed, failed);
   if (failed) context.exit_code = kFailed;
+  else if (!passed) fail(context, kFailed, "attune parity: nothing was compared");
 }
 
 }  // namespace attune

@@ -22,6 +22,8 @@
 namespace attune {
 namespace {
 
+constexpr double kRounded = 0.051;  // ns; samples are stored to a tenth of a nanosecond
+
 // For TomlTable::words: why no row has this word; "" if one may have it.
 std::string not_one_of(const std::string& word, std::span<const std::string_view> all) {
   if (std::find(all.begin(), all.end(), word) != all.end()) return "";
@@ -144,9 +146,20 @@ bool concerns(const BarRows& rows, const Record& r) {
          (!rows.most_length || p.len_k <= rows.most_length);
 }
 
-bool is_measured(const Record& r) {
-  return r.status == RecordStatus::ok && passed(r.parity.verdict) && !r.samples_ns.empty() && r.median_ns > 0;
+// Why a record proves nothing; "" if it does.
+std::string unmeasured(const Record& r) {
+  if (r.status != RecordStatus::ok || !passed(r.parity.verdict))
+    return r.message.empty() ? r.status.text() : r.message;
+  if (r.samples_ns.empty()) return "it has no samples";
+  for (const double ns : r.samples_ns)
+    if (!(ns > 0 && std::isfinite(ns))) return fmt::format("a sample of {:g} ns is not a time", ns);
+  const double of_samples = median(r.samples_ns);
+  if (std::abs(r.median_ns - of_samples) > kRounded + 1e-9 * of_samples)
+    return fmt::format("its median is recorded as {:g} ns, and that of its samples is {:g} ns", r.median_ns,
+                       of_samples);
+  return "";
 }
+bool is_measured(const Record& r) { return unmeasured(r).empty(); }
 
 // The records of one row: subjects that were timed side by side.
 using Row = std::vector<const Record*>;
@@ -155,7 +168,7 @@ const Record* other_of(const Bar& bar, const Row& row, std::string& why) {
   const Record* best = nullptr;
   for (const Record* r : row) {
     if (bar.over == "peers" ? !r->peer : r->subject != bar.over) continue;
-    if (!is_measured(*r)) why = join(r->subject, ": ", r->message.empty() ? r->status.text() : r->message);
+    if (const std::string no = unmeasured(*r); !no.empty()) why = join(r->subject, ": ", no);
     else if (!best || r->median_ns < best->median_ns) best = r;
   }
   if (!best && why.empty()) why = bar.over == "peers" ? "no peer was measured" : bar.over + " was not measured";
@@ -218,6 +231,12 @@ struct Judge {
           join(line_text(r), ": ", r.subject, " against ", other->subject, " under load: ", busy));
       return void(++below);
     }
+    if (!ratio.interval.is_sure()) {
+      const size_t fewest = std::min(r.samples_ns.size(), other->samples_ns.size());
+      result.evidence.push_back(fmt::format("{}: {} against {}: {}: a verdict needs {}", line_text(r), r.subject,
+                                            other->subject, counted(fewest, "sample"), kFewestSamples));
+      return void(++below);
+    }
     if (!bar.ratio || ratio.value >= *bar.ratio) return;
     ++below;
     const bool surely = ratio.interval.high < *bar.ratio;
@@ -270,9 +289,8 @@ struct Judge {
   void row(const Record& r, const Row& all) {
     if (!counts(r)) return;
     different.insert(trend_key(r));
-    if (!is_measured(r)) {
-      result.evidence.push_back(join(line_text(r), ": ", r.subject, " was not measured: ",
-                                     r.message.empty() ? r.status.text() : r.message));
+    if (const std::string no = unmeasured(r); !no.empty()) {
+      result.evidence.push_back(join(line_text(r), ": ", r.subject, " was not measured: ", no));
       return void(++missed);
     }
     ++result.rows;

@@ -75,6 +75,11 @@ struct Side {
     for (const Record* r : runs) all.push_back(median(r->samples_ns));
     return median(all);
   }
+  bool has_no_time() const {
+    return std::any_of(runs.begin(), runs.end(), [](const Record* r) {
+      return std::any_of(r->samples_ns.begin(), r->samples_ns.end(), [](double ns) { return !(ns > 0); });
+    });
+  }
   // Nothing if no run measured it.
   std::optional<double> aa_spread() const {
     std::vector<double> all;
@@ -185,7 +190,9 @@ ChangedRow row_of(const Record& first, bool machines, const Side& before, const 
     if (spread) together.spreads.push_back(*spread);
     row.change = judge(row.ratio, row.cycles, settings.margin, spread, row.note);
     const int fewest = int(std::min(before.fewest_samples(), after.fewest_samples()));
-    if (row.change == Change::unclear && !row.ratio.interval.is_sure())
+    if (before.has_no_time() || after.has_no_time())
+      row.change = Change::unclear, row.note = "a sample is not above 0 ns; see attune verify";
+    else if (row.change == Change::unclear && !row.ratio.interval.is_sure())
       row.note = fmt::format("{} sample{}: a verdict needs {}", fewest, fewest == 1 ? "" : "s", kFewestSamples);
     note_busy(row, before, after);
   }

@@ -44,6 +44,7 @@ TEST(Bars, a_ratio_whose_interval_reaches_the_bar_is_unclear) {
   std::vector<Record> noisy = run();
   for (Record& r : noisy)
     for (size_t n = 0; n < r.samples_ns.size(); ++n) r.samples_ns[n] *= n % 2 ? 0.8 : 1.2;
+  for (Record& r : noisy) r.median_ns = median(r.samples_ns);
   EXPECT_EQ(judged("over = \"peers\"\nratio = 1.55\n", noisy).status, BarStatus::unclear);
 }
 
@@ -92,6 +93,32 @@ TEST(Bars, a_row_that_was_not_measured_is_a_miss_and_not_left_out) {
   const BarResult wrong = judged("subject = \"cpu_forward\"\nover = \"peers\"\nratio = 1.0\n", all);
   EXPECT_EQ(wrong.status, BarStatus::missed) << "a wrong peer is nothing to compare with";
   EXPECT_TRUE(has(wrong.evidence.at(0), "nothing to compare cpu_forward with: torch:sdpa: ")) << wrong.evidence[0];
+}
+
+TEST(Bars, samples_that_are_no_times_or_not_those_of_the_median_prove_nothing) {
+  for (const double sample : {-5., 0.}) {
+    std::vector<Record> all = run();
+    for (Record& r : all)
+      if (r.peer) r.samples_ns.assign(30, sample);
+    const BarResult r = judged("subject = \"cpu_forward\"\nover = \"torch:sdpa\"\nratio = 1.0\nmean = 1.0\n", all);
+    EXPECT_EQ(r.status, BarStatus::missed) << r.sentence;
+    EXPECT_TRUE(has(r.evidence.at(0), join("torch:sdpa: a sample of ", sample, " ns is not a time"))) << r.evidence[0];
+  }
+  std::vector<Record> all = run();
+  all[1].median_ns = 1;
+  const BarResult r = judged("subject = \"cpu_forward\"\nmicroseconds = 5\n", all);
+  EXPECT_EQ(r.status, BarStatus::missed) << r.sentence;
+  EXPECT_TRUE(has(r.evidence.at(0), "its median is recorded as 1 ns, and that of its samples is 2000 ns"));
+}
+
+TEST(Bars, a_ratio_of_few_samples_is_neither_met_nor_missed) {
+  std::vector<Record> all = run();
+  for (Record& r : all) r.samples_ns.resize(5), r.median_ns = median(r.samples_ns);
+  for (const char* const bar : {"ratio = 1.4\n", "ratio = 9\n", "mean = 1.4\n"}) {
+    const BarResult r = judged(join("over = \"peers\"\n", bar), all);
+    EXPECT_EQ(r.status, BarStatus::unclear) << r.sentence;
+    EXPECT_TRUE(has(r.evidence.at(0), "cpu_forward against torch:sdpa: 5 samples: a verdict needs 6")) << r.evidence[0];
+  }
 }
 
 TEST(Bars, absolute_limits) {

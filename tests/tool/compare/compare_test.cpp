@@ -369,6 +369,21 @@ TEST(CompareCommand, three_percent_of_all_rows_are_slower_though_each_is_the_sam
   EXPECT_TRUE(has(r.out, "48 SAME\nAll 48 rows together: 0.971x [0.961, 0.980] times as fast, SLOWER.\n")) << r.out;
 }
 
+TEST(CompareCommand, samples_that_are_no_times_are_named_and_not_counted_as_few) {
+  std::vector<double> some(10, 1000), none(10, 0.);
+  for (size_t n = 0; n < some.size(); ++n) some[n] += double(n);
+  std::vector<double> one_negative = some;
+  one_negative[3] = -5;
+  const std::string before = written("a.jsonl", {record(some)});
+  for (const std::vector<double>& samples : {none, one_negative}) {
+    Record now = record(samples);
+    now.median_ns = 1000;
+    const Ran r = attune_says({"compare", before, written("b.jsonl", {now})});
+    EXPECT_EQ(r.code, 4) << r.out;
+    EXPECT_TRUE(has(r.out, "a sample is not above 0 ns; see attune verify") && !has(r.out, "a verdict needs")) << r.out;
+  }
+}
+
 TEST(CompareCommand, nothing_told_is_exit_code_4) {
   const std::string before = written("a.jsonl", loud_suite(1, 0.26)), same = written("b.jsonl", loud_suite(1.01, 0.26));
   EXPECT_EQ(attune_says({"compare", before, same}).code, 0);  // together within 5 %

@@ -237,12 +237,13 @@ TEST(PeerParity, has_a_row_for_each_line_and_subject) {
   EXPECT_EQ(rows[1]["outputs"].size(), 2u);
 }
 
-TEST(PeerParity, a_row_that_a_peer_lacks_says_so_and_the_command_ends_well) {
+TEST(PeerParity, a_row_that_a_peer_lacks_says_so_and_alone_is_no_success) {
   for (const char* const against : {"", "cpu_forward"}) {
     std::vector<std::string> words = {"--peer", kLibrary + ":attention", "forward f32 b1 h2 q8 k8 d8 window2,0"};
     if (*against) words.insert(words.end(), {"--against", against});
     const Answer a = parity(words);
-    EXPECT_EQ(a.ran.code, 0) << a.ran.err;
+    EXPECT_EQ(a.ran.code, 1) << "nothing was compared";
+    EXPECT_EQ(a.ran.err, "attune parity: nothing was compared\n");
     EXPECT_EQ(a.rows()[0]["verdict"], "-");
     EXPECT_TRUE(a.rows()[0]["message"].get<std::string>().ends_with("full or causal, without options"));
     EXPECT_FALSE(a.rows()[0].contains("mae"));
@@ -265,6 +266,23 @@ TEST(PeerParity, a_wrong_function_is_named_and_fails) {
   const Answer a = parity({"--backend", "cpu_forward", "--against", kWrong + ":no_scale", kCausal});
   EXPECT_EQ(a.ran.code, 1);
   EXPECT_TRUE(has(a.rows()[0]["message"], "no_scale: wrong result: ")) << a.rows()[0];
+}
+
+TEST(PeerParity, one_that_writes_into_its_inputs_fails_alone) {
+  const std::string writes = kWrong + ":writes_inputs", right = kLibrary + ":attention";
+  for (const char* const against : {"", "cpu_forward"}) {
+    std::vector<std::string> words = {"--peer", writes + "," + right, kCausal};
+    if (*against) words.insert(words.end(), {"--against", against});
+    const Answer a = parity(words);
+    EXPECT_EQ(a.ran.code, 1);
+    EXPECT_EQ(a.rows()[0]["verdict"], "FAIL");
+    EXPECT_EQ(a.rows()[0]["message"], "writes into its inputs");
+    EXPECT_EQ(a.rows()[1]["verdict"], *against ? "compared" : "PASS") << a.rows()[1];
+    EXPECT_LT(a.rows()[1]["mae"], 1e-5);
+  }
+  const Answer other = parity({"--backend", "cpu_forward", "--against", writes, kCausal});
+  EXPECT_EQ(other.ran.code, 1);
+  EXPECT_TRUE(has(other.rows()[0]["message"], "writes_inputs: writes into its inputs")) << other.rows()[0];
 }
 
 TEST(PeerParity, two_subjects_differ_by_what_their_results_do) {
