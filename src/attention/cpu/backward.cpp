@@ -434,7 +434,7 @@ class Task {
         }
         const int row = t.rows.first + q, i = u.position(row);
         const General& score = u.score(row);
-        const float x = exponent_of_weight(score.logit(p[q], i, j), lse[q]), weight = std::exp2(x);
+        const float x = exponent_of_weight(logit_of(score, p[q], i, j), lse[q]), weight = std::exp2(x);
         const float keep = score.keep(i, j), d_logit = weight * (keep * ds[q] - delta[q]);
         if (of_pair) *bias_gradient(u, i, row, j) += d_logit;
         block += d_logit;

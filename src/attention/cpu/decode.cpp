@@ -130,7 +130,7 @@ class Task {
   }
 
   void store(int row, const SplitRows* partial, int split) {
-    RowEnd end(SoftmaxRow{x_.ref[row], x_.sum[row]});
+    RowEnd end = row_end({x_.ref[row], x_.sum[row]});
     float *lse = reinterpret_cast<float*>(u_.address(Role::lse, row)), *o = x_.o + row * p_.dim_v;
     if (!partial && p_.has(Option::accumulate)) end.merge_running(*lse);
     if (!partial && p_.has(Option::sink)) end.merge_sink(*u_.args->row<const float>(Role::sinks, 0, 0, u_.head(row)));

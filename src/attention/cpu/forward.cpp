@@ -372,7 +372,7 @@ class Task {
     const int n = rows_in(panel);
     float now[kMaxRows] = {}, before[kMaxRows];
     for (int r = 0; r < n; ++r) {
-      RowEnd end(SoftmaxRow{ref_of(panel)[r], sum_of(panel)[r]});
+      RowEnd end = row_end({ref_of(panel)[r], sum_of(panel)[r]});
       float* lse = reinterpret_cast<float*>(u_.address(Role::lse, row(panel, r)));
       if (!partial && p_.has(Option::accumulate)) end.merge_running(*lse);
       if (!partial && p_.has(Option::sink))

@@ -210,7 +210,7 @@ struct PairRows {
     kernels->widen(key_address(u, Role::k, j), p.dim_qk, k);
     kernels->widen(key_address(u, Role::v, j), p.dim_v, v);
     const float dot = dot_rows(q, k, p.dim_qk), keep = score.keep(i, j);
-    const float weight = std::exp2(exponent_of_weight(score.logit(dot, i, j), lse));
+    const float weight = std::exp2(exponent_of_weight(logit_of(score, dot, i, j), lse));
     const float d_logit = weight * (keep * dot_rows(d_out, v, p.dim_v) - delta);
     return {weight * keep, d_logit * score.slope_of_logit(dot), d_logit};
   }

@@ -13,6 +13,7 @@
 #include "attention/cpu/append.h"
 #include "attention/cpu/finite.h"
 #include "attention/cpu/large_logits.h"
+#include "attention/cpu/unit.h"
 #include "core/dtypes.h"
 #include "core/score.h"
 #include "machine/cpu/kernels.h"
@@ -186,7 +187,7 @@ struct Worker {
   void make_logits(Score score, int i, Rows keys, float* s) const {
     for (int j = keys.first; j < keys.last; ++j) {
       enter(score, j);
-      s[j] = score.logit(s[j], i, j);
+      s[j] = cpu::logit_of(score, s[j], i, j);
     }
     if (p.mask.blocks.q)
       for (int j = keys.first; j < keys.last; ++j)
@@ -228,7 +229,7 @@ struct Worker {
   }
 
   RowEnd finish(int i, int h, const Sequence& s, const SoftmaxRow& row) const {
-    RowEnd end(row);
+    RowEnd end = cpu::row_end(row);
     if (p.has(Option::accumulate)) end.merge_running(*a.row<float>(Role::lse, s.q_batch, s.q_first + i, h));
     if (p.has(Option::sink)) end.merge_sink(*a.row<const float>(Role::sinks, 0, 0, h));
     if (a.given(Role::lse)) *a.row<float>(Role::lse, s.q_batch, s.q_first + i, h) = end.lse;
@@ -305,7 +306,7 @@ struct Worker {
         const bool seen = !p.mask.blocks.q || buffers.entry[j / p.mask.blocks.k] >= 0;
         enter(score, j);
         const float slope = score.slope_of_logit(x[j]), keep = score.keep(i, j);
-        const float weight = seen ? fast_exp2(exponent_of_weight(score.logit(x[j], i, j), reference)) : 0.f;
+        const float weight = seen ? fast_exp2(exponent_of_weight(cpu::logit_of(score, x[j], i, j), reference)) : 0.f;
         const float d_logit = seen ? weight * (dp[j] * keep - delta) : 0.f;
         if (d_bias) d_bias[of_block ? score.entry : a[Role::d_bias].extent.dim == 1 ? 0 : j] += d_logit;
         x[j] = weight * keep;

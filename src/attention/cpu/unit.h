@@ -2,10 +2,12 @@
 // Code shared by the CPU passes: the rows of a unit of work, the addresses of its keys, and scores on plain rows.
 #pragma once
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <new>
 #include <numeric>
 
+#include "core/large_logit.h"
 #include "core/score.h"
 #include "machine/cpu/kernels.h"
 #include "machine/cpu/threads.h"
@@ -108,6 +110,20 @@ inline void gather_keys(const Unit& u, Role r, int first, int n, const void** ro
   for (int j = 0; j < n; ++j, at += step) rows[j] = at;
 }
 
+// A natural logit in base 2. A finite one stays finite: a mask of -3.4e38, the least f32, is not a hidden key, so a row
+// that has nothing else sees all its keys alike.
+inline float in_base_2(float x) {
+  return std::fabs(x) < INFINITY ? std::clamp(x * kLog2e, -kLargestLogit, kLargestLogit) : x;
+}
+
+// The end of a row; its log-sum-exp is the largest f32 where in_base_2() cut its logits.
+inline RowEnd row_end(const SoftmaxRow& row) {
+  constexpr float kCut = kLargestLogit * kLn2 * 0.9999f;
+  RowEnd end(row);
+  if (std::fabs(end.lse) > kCut && std::isfinite(end.lse)) end.lse = std::copysign(FLT_MAX, end.lse);
+  return end;
+}
+
 // Converts dot products to base-2 logits: row i against n keys from j on. `entry`: their index in the block list.
 inline void logits(const General& g, int entry, int i, int j, int n, float* x) {
   for (int k = 0; k < n; ++k) x[k] *= g.scale;
@@ -119,7 +135,16 @@ inline void logits(const General& g, int entry, int i, int j, int n, float* x) {
     for (int k = 0; k < n; ++k) x[k] += g.block_bias[entry];
   if (g.slope != 0.f)
     for (int k = 0; k < n; ++k) x[k] -= g.slope * std::fabs(float(g.band.ahead(i, j + k)));
-  for (int k = 0; k < n; ++k) x[k] *= kLog2e;
+  for (int k = 0; k < n; ++k) x[k] = in_base_2(x[k]);
+}
+
+// score.logit(), with a finite logit for a finite natural one.
+inline float logit_of(const Plain& score, float dot, int i, int j) { return score.logit(dot, i, j); }
+inline float logit_of(const General& score, float dot, int i, int j) {
+  const float x = score.logit(dot, i, j);
+  if (!std::isinf(x)) [[likely]] return x;
+  logits(score, score.entry, i, j, 1, &dot);
+  return dot;
 }
 
 inline const CpuKernels& kernels_of(const Problem& p, const Device& d) { return *best_kernels(p.dtype.q, d.features); }
