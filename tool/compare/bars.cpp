@@ -304,6 +304,7 @@ struct Judge {
     double log_mean = 0;
     for (const double x : ratios) log_mean += std::log(x) / double(ratios.size());
     const double mean = std::exp(log_mean);
+    const bool below_mean = bar.mean && !ratios.empty() && mean < *bar.mean;
     result.sentence = fmt::format("{} row{}", result.rows, result.rows == 1 ? "" : "s");
     if (!ratios.empty())
       result.sentence += fmt::format(", least {}, mean {}",
@@ -315,9 +316,9 @@ struct Judge {
       result.status = BarStatus::empty;
       if (int(different.size()) < result.rows) result.sentence += fmt::format(", {} different", different.size());
       result.sentence += fmt::format(" of {} that must be there", bar.count);
-    } else if (missed || surely_below > allowed || (bar.mean && mean < *bar.mean)) {
+    } else if (missed || surely_below > allowed || below_mean) {
       result.status = BarStatus::missed;
-      if (bar.mean && mean < *bar.mean) result.sentence += fmt::format(", below a mean of {}", factor_text(*bar.mean));
+      if (below_mean) result.sentence += fmt::format(", below a mean of {}", factor_text(*bar.mean));
     } else {
       result.status = below > allowed ? BarStatus::unclear : BarStatus::met;
     }

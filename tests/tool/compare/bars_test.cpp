@@ -100,8 +100,9 @@ TEST(Bars, samples_that_are_no_times_or_not_those_of_the_median_prove_nothing) {
     std::vector<Record> all = run();
     for (Record& r : all)
       if (r.peer) r.samples_ns.assign(30, sample);
-    const BarResult r = judged("subject = \"cpu_forward\"\nover = \"torch:sdpa\"\nratio = 1.0\nmean = 1.0\n", all);
+    const BarResult r = judged("subject = \"cpu_forward\"\nover = \"torch:sdpa\"\nratio = 1.0\nmean = 9\n", all);
     EXPECT_EQ(r.status, BarStatus::missed) << r.sentence;
+    EXPECT_EQ(r.sentence, "3 rows") << "no mean of nothing";
     EXPECT_TRUE(has(r.evidence.at(0), join("torch:sdpa: a sample of ", sample, " ns is not a time"))) << r.evidence[0];
   }
   std::vector<Record> all = run();
