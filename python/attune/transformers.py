@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _continuous
 from ._core import Error
 from .torch import attend
 from .torch._sdpa import added, new_seed, rows
@@ -51,15 +52,20 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     s_aux is [head], sinks [batch, head, query, 1] or [head]. indices, [batch, query, n], are the keys that a query may
     see among those that the mask shows; block_indices are blocks of them, for models that convert them to a mask.
     Keywords that are not known to be harmless are refused."""
-    if cache is not None:
-        raise Error("attune: continuous batching of transformers has a cache of its own, which attune does not serve")
     if kwargs.get("output_attentions"):
         raise Error("attune: output_attentions needs attn_implementation='eager': weights are never stored here")
     for name, given in kwargs.items():
-        if given is not None and name not in _HARMLESS:
+        if given is not None and name not in _HARMLESS and (cache is None or name not in _continuous.NAMES):
             raise Error(f"attune.transformers: the keyword {name!r} may change which keys a query sees or how they "
                         "count, and attune does not serve it; served are softcap, s_aux, sinks, position_bias, indices "
                         "and block_indices, the rest by attn_implementation=\"eager\"")
+    if cache is not None:
+        for name, given in (("position_bias", position_bias), ("indices", indices), ("block_indices", block_indices),
+                            ("attention_mask", attention_mask), ("dropout", dropout or None)):
+            if given is not None:
+                raise Error(f"attune.transformers: continuous batching with {name} is not served; use "
+                            "attn_implementation=\"paged|eager\"")
+        return _continuous_attention(module, query, key, value, cache, scaling, softcap, s_aux, sinks, kwargs), None
     if block_indices is not None:
         attention_mask = _of_blocks(module, query, key, attention_mask, block_indices, kwargs.get("position_ids"))
     if indices is not None:
@@ -91,6 +97,29 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     out, lse = attend(q, k, v, layout="bshd", causal=causal, scale=scaling, return_lse=True, **options)
     left = torch.sigmoid(lse.transpose(1, 2).unsqueeze(-1) - by_query.transpose(1, 2).float())
     return (out * left.to(out.dtype)).contiguous(), None
+
+
+def _paged(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None,
+           **named: Any) -> tuple[Tensor, None]:
+    """attention() of continuous batching."""
+    if named.get("cache") is None:
+        raise Error("attune.transformers: the paged implementation is called without the cache of generate_batch(); "
+                    "elsewhere accepted is attn_implementation=\"attune\"")
+    return attention(module, query, key, value, attention_mask, **named)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """The lengths of a step say which key a query sees."""
+
+
+def _continuous_attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, cache: Any,
+                          scaling: float | None, softcap: float | None, s_aux: Tensor | None, sinks: Tensor | None,
+                          step: dict[str, Any]) -> Tensor:
+    options: dict[str, Any] = {"softcap": softcap} if softcap else {}
+    if _sinks(query, s_aux, sinks, options) is not None:
+        raise Error("attune.transformers: continuous batching with sinks of queries is not served; accepted are sinks "
+                    "[head]")
+    return _continuous.attention(module, query, key, value, cache, scaling, options, step)
 
 
 def _sinks(query: Tensor, s_aux: Tensor | None, sinks: Tensor | None, options: dict[str, Any]) -> Tensor | None:
@@ -235,14 +264,45 @@ def _refuse_tables(model: type) -> None:
                 classes[name] = _Refused(table, known)
 
 
+def _serve_batches(name: str) -> None:
+    """Makes generate_batch() run models of attn_implementation=name. It changes the implementation for its time, to
+    "paged|name" before transformers 5.20. Later ones change only the names that they know and refuse others."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    for own in (f"paged|{name}", f"{name}_paged"):
+        AttentionInterface.register(own, _paged)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(own, _no_mask)
+    try:
+        from transformers.generation.continuous_batching import ContinuousBatchingManager
+    except ImportError:  # before continuous batching
+        return
+    switch = getattr(ContinuousBatchingManager, "switch_to_cb_friendly_attn", None)
+    if switch is None or hasattr(switch, "attune"):
+        return
+
+    @functools.wraps(switch)
+    def switched(self: Any, model: Any, *args: Any, **named: Any) -> None:
+        own = model.config._attn_implementation.removeprefix("paged|").removesuffix("_paged")
+        if own not in _names:
+            switch(self, model, *args, **named)
+        elif model.config._attn_implementation != f"{own}_paged":
+            self._original_attn_impl = model.config._attn_implementation  # which the manager restores
+            model.set_attn_implementation(f"{own}_paged")
+
+    setattr(switched, "attune", True)
+    setattr(ContinuousBatchingManager, "switch_to_cb_friendly_attn", switched)
+
+
 def register(name: str = "attune") -> None:
-    """Makes attn_implementation=name work, in training and in generate()."""
+    """Makes attn_implementation=name work, in training, in generate() and in generate_batch()."""
     from transformers import AttentionInterface, PreTrainedModel
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     AttentionInterface.register(name, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, _mask)
     _names.add(name)
+    _serve_batches(name)
     check = getattr(PreTrainedModel, "_check_and_adjust_attn_implementation", None)  # runs before layers are made
     if check is None or hasattr(check, "attune"):
         return

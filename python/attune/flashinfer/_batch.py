@@ -64,6 +64,8 @@ def alibi(shape: Shape, len_q: list[int], len_k: list[int], device: torch.device
     tensors["slopes"] = slopes
     if bottom_right:
         behind = [b - a for a, b in zip(len_q, len_k)]
+        if len(behind) == 1:
+            return slopes[None] * (behind[0] * LOG2_E)
         rows = torch.repeat_interleave(torch.tensor(behind, dtype=torch.float32),
                                        torch.tensor(len_q, dtype=torch.int64)).to(device)
         return slopes * rows[:, None] * LOG2_E

@@ -175,7 +175,8 @@ def single_prefill_with_kv_cache(
     check_dtypes(q.dtype, k.dtype, o_dtype or q.dtype)
     shape = Shape(q.shape[1], k.shape[1], q.shape[2], causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale,
                   rope_scale, rope_theta)
-    len_q, len_k, tensors = q.shape[0], k.shape[0], dict[str, Tensor]()
+    len_q, len_k = q.shape[0], k.shape[0]
+    tensors: dict[str, Tensor] = {}
     masked = custom_mask is not None or packed_custom_mask is not None
     if masked:
         tensors["bias"] = mask_bias(custom_mask, packed_custom_mask, [len_q], [len_k], q.dtype, q.device)
