@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Problem <-> one line. Printing follows one grammar in one order:
 //   pass dtype b# h#[/#] q# k# d#[/#] mask {option} [ragged|paged#] [repro=run|batch] [precision=tf32|tf32x3]
-//   [: variant]
+//   [mask{expression}] [score{expression}] [: variant]
 //   dtype   bf16, or q/kv/out, or q/kv/out/grad in a backward
 //   mask    full | causal | window#,#   then [@top_left|@absolute] [/step+phase] [ blocks#x#x#]
 //   option  softcap | alibi | bias[.dtype] | dropout | ...: in the order of enum Option
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/dtypes.h"
+#include "core/formula/of_problem.h"
 #include "core/problem_line.h"
 #include "core/variant/variants.h"
 
@@ -85,7 +86,9 @@ struct Reader {
   bool next() {
     const size_t from = line.find_first_not_of(" \t", end);
     if (!wrong.empty() || from == Word::npos) return word = rest = {}, false;
-    end = std::min(line.find_first_of(" \t", from), line.size());
+    const bool formula = line.substr(from).starts_with("mask{") || line.substr(from).starts_with("score{");
+    end = formula ? std::min(line.find('}', from), line.size() - 1) + 1 : line.find_first_of(" \t", from);
+    end = std::min(end, line.size());
     return word = rest = line.substr(from, end - from), true;
   }
   bool refuse(const auto&... why) {
@@ -164,6 +167,7 @@ struct Words {
   Reader& r;
   Problem& p;
   Word sizes[std::size(kSizes)] = {}, mask{}, blocks{}, keys{}, repro{}, precision{};  // as given
+  Word formula[2] = {}, expression[2] = {};  // of the mask and the score: the words, and what is in braces
 
   bool once(Word& given) {
     if (given == r.word) return r.refuse(quoted(r.word), " is given twice");
@@ -219,6 +223,29 @@ struct Words {
       r.refuse("blocks0x0x0: all three must be above 0, or none given");
     return true;
   }
+  bool read_formula() {
+    for (const bool score : {false, true}) {
+      const Word open = score ? "score{" : "mask{";
+      if (!r.word.starts_with(open)) continue;
+      if (!once(formula[score])) return true;
+      if (!r.word.ends_with('}')) return r.refuse(quoted(r.word), " lacks its '}'"), true;
+      expression[score] = r.word.substr(open.size(), r.word.size() - open.size() - 1);
+      if (expression[score].find_first_not_of(" \t") == Word::npos)
+        r.refuse(quoted(r.word), " is empty; an example is ", score ? "score{s+slope[h]*(k-q)}" : "mask{q>=k}");
+      return true;
+    }
+    return false;
+  }
+  void store_formula() {
+    Word wrong;
+    FormulaPlace at;
+    if (!r.wrong.empty() || (expression[0].empty() && expression[1].empty())) return;
+    const Status s = assign_formula(expression[0], expression[1], p.variant, wrong, at);
+    if (s.ok()) return;
+    r.wrong = s.message;
+    const bool known = !wrong.empty() && (at.at || at.length);
+    if (known) r.place = {.at = size_t(wrong.data() - r.line.data()) + at.at, .length = at.length, .known = true};
+  }
   bool read_option() {
     const Word stem = r.word.substr(0, r.word.find('.'));
     const auto found = std::find(std::begin(kOption), std::end(kOption), stem);
@@ -257,6 +284,8 @@ struct Words {
     if (stem != r.word && std::find(std::begin(kOption), std::end(kOption), stem) != std::end(kOption))
       return void(r.refuse(quoted(r.word), ": a line says that there is ", stem,
                            "; its value is an argument of the call, so write ", quoted(stem)));
+    if (r.word == "mask" || r.word == "score")
+      return void(r.refuse(quoted(r.word), " lacks its expression, which follows without a space: mask{q>=k}"));
     if (r.word.starts_with(':'))
       return void(r.refuse(quoted(r.word), " lacks a space behind its colon; a variant is written ' : nsa l=32'"));
     std::vector<Word> all(std::begin(kMask), std::end(kMask));
@@ -384,7 +413,9 @@ std::string name(const Problem& p) {
   if (p.keys == KeySource::paged) s += join(p.page);
   if (p.reproducible != Reproducible::no) s += join(" ", text(p.reproducible, kRepro));
   if (p.precision != Precision::full) s += join(" ", text(p.precision, kPrecision));
-  if (p.variant.text[0]) s += join(" : ", p.variant.text);
+  if (!has_formula(p)) return p.variant.text[0] ? s + join(" : ", p.variant.text) : s;
+  for (const Word part : {"mask", "score"})
+    if (const Word text = value(p.variant, part); !text.empty()) s += join(" ", part, "{", text, "}");
   return s;
 }
 
@@ -404,17 +435,21 @@ Status parse(std::string_view line, Problem& out, LinePlace& place) {
   Words words{r, p};
   bool has_variant = false;
   while (r.next() && !(has_variant = r.word == ":"))
-    if (!words.read_mask() && !words.read_blocks() && !words.read_option() && !words.read_setting() &&
-        !words.read_size())
+    if (!words.read_formula() && !words.read_mask() && !words.read_blocks() && !words.read_option() &&
+        !words.read_setting() && !words.read_size())
       words.unknown();
   const bool reads_on = r.wrong.empty();
   if (const auto [what, accepted] = words.missing(); reads_on && !what.empty()) {
     if (has_variant) r.refuse("':' begins a variant; expected ", what, " before it: ", accepted);
     else r.lacks(what, accepted);
   }
+  words.store_formula();
   if (r.wrong.empty() && has_variant) {
     const Word text = line.substr(std::min(r.end + 1, line.size()));
     if (text.empty()) r.lacks("a variant", "its name, then name=value");
+    else if (has_formula(p)) r.refuse("':' begins a variant; it and mask{} or score{} exclude each other");
+    else if (text.substr(0, text.find(' ')) == "formula")
+      r.refuse("':' begins a variant; a formula is written mask{q>=k} score{s} instead");
     else if (Status s = assign(p.variant, text); !s.ok()) return s;
   }
   if (!r.wrong.empty()) return place = r.place, Status::no("problem line: ", r.wrong);

@@ -29,7 +29,8 @@ void attend(const Definition& one, int64_t h, int64_t i, Buffers& buffers) {
   const Place at = one.query(i);
   buffers.terms.clear();
   for (int64_t j = 0; j < one.len_k; ++j)
-    if (one.sees(h, i, j)) buffers.terms.push_back({j, one.logit(one.product(h, i, j), h, i, j)});
+    if (one.sees(h, i, j))
+      buffers.terms.push_back({j, one.scored(one.logit(one.product(h, i, j), h, i, j), h, i, j)});
   const double running = p.has(Option::accumulate) ? load(a[Role::lse], at.batch, at.seq, h, 0) : -INFINITY;
   const double sink = p.has(Option::sink) ? load(a[Role::sinks], 0, 0, h, 0) : -INFINITY;
   double top = std::fmax(running, sink);
@@ -54,7 +55,7 @@ void attend(const Definition& one, int64_t h, int64_t i, Buffers& buffers) {
 Status supports(const Problem& p, const Device& d) {
   if (d.kind != DeviceKind::cpu) return Status::unsupported("reference: requires a CPU, but ", d.name, " is a GPU");
   if (p.has(Option::descale)) return Status::unsupported("reference: does not support the option descale");
-  if (const auto w = word(p.variant); !w.empty()) {
+  if (const auto w = word(p.variant); !w.empty() && !has_formula(p)) {
     const VariantDefinition* known = find_definition(w);
     if (!known) return Status::unsupported("reference: does not implement the variant ", w);
     if (p.pass == Pass::backward && !known->backward) return Status::unsupported("reference: ", w, " has no gradient");

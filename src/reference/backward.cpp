@@ -57,7 +57,8 @@ struct Sum {
 
 struct Gradients {
   Sum dk, dv, d_bias, d_sinks;
-  std::vector<double> dq;  // for one query
+  std::vector<Sum> d_array;  // of the arrays of a formula
+  std::vector<double> dq;    // for one query
   // For naive_sum: the size of the query's row of d_out over the root of its length, and of the rows of v of a sequence
   // and head. A product of two is the root of the sum of a dot product's squared terms, up to a factor of about one.
   double size_of_d_out = 0, root_of_dim = 1;
@@ -66,6 +67,8 @@ struct Gradients {
   Gradients(const Problem& p, const Args& a)
       : Gradients(a, p.has(Option::accumulate)) {
     dq.resize(size_t(p.dim_qk));
+    for (int n = 0; n < formula_of(p).arrays; ++n)
+      d_array.emplace_back(a[d_variant_tensor(n)], p.has(Option::accumulate));
   }
   Gradients(const Args& a, bool running)
       : dk(a[Role::dk], running), dv(a[Role::dv], running), d_bias(a[Role::d_bias], running),
@@ -76,16 +79,33 @@ struct Gradients {
     const Place q = one.query(i), k = one.key(j);
     const int64_t hk = one.kv_head(h);
     const double product = one.product(h, i, j), keep = one.keep(h, i, j);
-    const double P = weight_given(lse, one.logit(product, h, i, j));
+    const double logit = one.logit(product, h, i, j);
+    const double P = weight_given(lse, one.scored(logit, h, i, j));
     const double dP = keep * naive_sum(dot(a[Role::d_out], q, h, a[Role::v], k, hk, one.p.dim_v),
                                        [&] { return size_of_d_out * size_of_v[size_t(j)]; });
-    const double d_logit = P * (dP - D);
+    const double d_logit = score_gradient(one, logit, P * (dP - D), h, i, j);
     const double d_dot = naive_operand(d_logit * one.logit_slope(product)) * one.scale;
     if (dv) add_row(dv.row(k, hk), naive_operand(keep * P), a[Role::d_out], q, h, one.p.dim_v);
     if (dk) add_row(dk.row(k, hk), d_dot, a[Role::q], q, h, one.p.dim_qk);
     if (d_bias && one.p.has(Option::block_bias)) d_bias.at(0, 0, 0, one.entry(h, i, j)) += naive_score(d_logit);
     else if (d_bias) d_bias.broadcast_at(one.b, i, h, j) += naive_score(d_logit);
     add_row(dq.data(), d_dot, a[Role::k], k, hk, one.p.dim_qk);
+  }
+
+  // The gradient of a logit from that of its score, and the gradients of the arrays that the score reads.
+  double score_gradient(const Definition& one, double logit, double d_score, int64_t h, int64_t i, int64_t j) {
+    const Formula& f = one.formula;
+    if (f.score < 0 || d_score == 0) return d_score;
+    for (int n = 0; n <= f.score; ++n) {
+      if (f.node[n].op != Op::element || !d_array[f.node[n].array]) continue;
+      FormulaPair pair{logit, one.b, h, one.kv_head(h), one.q_position(i), one.k_position(j), one.len_q, one.len_k};
+      const FormulaWalk walk{f, one.a, pair, n};
+      const double slope = walk.walk(f.score).slope;
+      const ElementPlace at = walk.place(n);
+      if (slope != 0) d_array[f.node[n].array].at(at.b, at.s, at.h, at.d) += naive_score(d_score) * slope;
+    }
+    const double slope = one.value_at(f.score, logit, h, i, j).slope;
+    return slope == 0 ? 0 : d_score * slope;
   }
 
   void take_head(const Definition& one, int64_t h) {
@@ -127,6 +147,7 @@ Status run_backward(const Problem& p, const Args& a) {
     }
   }
   for (Sum* sum : {&gradients.dk, &gradients.dv, &gradients.d_bias, &gradients.d_sinks}) sum->write();
+  for (Sum& sum : gradients.d_array) sum.write();
   return Status::good();
 }
 

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "core/dropout.h"
+#include "core/formula/of_problem.h"
 #include "plan/backend.h"
+#include "reference/formula.h"
 
 namespace attune::reference_detail {
 
@@ -107,6 +109,7 @@ struct Definition {
   int64_t added = 0;                           // number of appended keys, which are the last ones
   double scale = 0;
   Dropout dropout{};
+  Formula formula{};  // the user's mask and score; neither, without one
 
   Definition(const Problem& problem, const Args& args, int64_t sequence) : p(problem), a(args), b(sequence) {
     len_q = a[Role::q].extent.seq;
@@ -121,6 +124,7 @@ struct Definition {
     len_k -= padding;
     scale = a.scale != 0.f ? double(a.scale) : 1 / std::sqrt(double(p.dim_qk));
     dropout = dropout_of(p, a);
+    formula = formula_of(p);
   }
 
   int64_t kv_head(int64_t h) const { return h / (p.heads_q / p.heads_kv); }
@@ -147,7 +151,13 @@ struct Definition {
     if (m.kind == MaskKind::causal && ahead > 0) return false;
     if (m.kind == MaskKind::window && m.left != kNoLimit && -ahead > m.left) return false;
     if (m.kind == MaskKind::window && m.right != kNoLimit && ahead > m.right) return false;
-    return !m.blocks.q || entry(h, i, j) >= 0;
+    if (m.blocks.q && entry(h, i, j) < 0) return false;
+    return formula.mask < 0 || value_at(formula.mask, 0, h, i, j).value != 0;
+  }
+  // A node of the formula for a pair, where the logit is s; by_element: its slope by that element of an array, not by s.
+  Dual value_at(int node, double s, int64_t h, int64_t i, int64_t j, int by_element = -1) const {
+    const FormulaPair pair{s, b, h, kv_head(h), q_position(i), k_position(j), len_q, len_k};
+    return FormulaWalk{formula, a, pair, by_element}.walk(node);
   }
   // The entry of the block list that contains a pair; -1: none.
   int64_t entry(int64_t h, int64_t i, int64_t j) const {
@@ -168,6 +178,10 @@ struct Definition {
     if (p.has(Option::block_bias)) s += load(a[Role::bias], 0, 0, 0, entry(h, i, j));
     if (p.has(Option::alibi)) s -= load(a[Role::slopes], 0, 0, h, 0) * std::fabs(double(k_position(j) - q_position(i)));
     return s;
+  }
+  // The logit of the softmax: the user's score of it.
+  double scored(double logit, int64_t h, int64_t i, int64_t j) const {
+    return formula.score < 0 ? logit : value_at(formula.score, logit, h, i, j).value;
   }
   double logit_slope(double product) const {  // d logit / d product
     if (!p.has(Option::softcap)) return 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a worker of a backward on the CPU works in.
 #pragma once
+#include "attention/cpu/formula/lanes.h"
 #include "attention/cpu/query_rows.h"
 
 namespace attune::cpu {
@@ -28,6 +29,7 @@ struct Scratch {
   General* scores;
   Unit* units;
   bool* left_out;                    // keys of the tile that are not finite
+  FormulaLanes::Scratch formula;
 };
 
 // Rows of a unit's dQ. With a list, every query tile begins a new panel.
@@ -56,6 +58,7 @@ inline Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m, const
   x.scores = ws.take<General>(size_t(p.heads_q / p.heads_kv));
   x.units = ws.take<Unit>(size_t(units_of_keys(p)));
   x.left_out = ws.take<bool>(tk);
+  x.formula = FormulaLanes::carve(ws, p);
   return x;
 }
 

@@ -9,6 +9,7 @@
 #include "attention/cpu/append.h"
 #include "attention/cpu/decode.h"
 #include "attention/cpu/finite.h"
+#include "attention/cpu/forward_scratch.h"
 #include "attention/cpu/packed_keys.h"
 #include "attention/cpu/splits.h"
 #include "attention/cpu/unit.h"
@@ -26,52 +27,18 @@ constexpr int kMaxTile = 512;
 constexpr int kMaxDim = 256;
 constexpr float kLeastScale = 1e-6f;  // below, a block bias divided by the scale cannot shift scores
 
-// Scratch of one worker; counted in `shape` and placed in `run`.
-struct Scratch {
-  std::byte *q, *k, *v, *p;
-  float *o, *s, *plain, *ref, *sum, *row;
-  const void** rows;
-  General* scores;
-};
-
-Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
-  const Problem& p = plan.problem;
-  const size_t rows = size_t(plan.tile_q), tile = size_t(m.tile), bytes = size_t(m.operand_bytes);
-  const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));
-  return {.q = ws.take<std::byte>(rows * dim_qk * bytes),
-          .k = ws.take<std::byte>(tile * dim_qk * bytes),
-          .v = ws.take<std::byte>(tile * dim_v * bytes),
-          .p = ws.take<std::byte>(tile * m.rows * bytes),
-          .o = ws.take<float>(rows * dim_v),
-          .s = ws.take<float>(tile * m.rows),
-          .plain = ws.take<float>(tile * m.rows),
-          .ref = ws.take<float>(rows),
-          .sum = ws.take<float>(rows),
-          .row = ws.take<float>(m.rows * dim_v),
-          .rows = ws.take<const void*>(tile),
-          .scores = ws.take<General>(group(p))};
-}
-
-// Consecutive keys within a tile. A band has one segment per tile, a block list several.
-struct Segment {
-  int key, count, at;   // first key, count, and offset in the tile (a multiple of m.keys)
-  int entry = 0;        // in the block list
-  int64_t packed = -1;  // slot in the packed keys; -1: in the tile, packed for this task
-};
-struct Range { int first, last; };  // range of a segment, in multiples of m.keys
-
 // Rows [first, first + rows) of a unit, from packing to storing.
 class Task {
  public:
   Task(const Plan& plan, const Unit& unit, const CpuKernels& m, const Scratch& scratch, const PackedKeys& keys,
-       int first, int rows)
-      : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), walk_{unit.seq.band, unit.seq.len_k, m.tile},
-        first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
+       const FormulaCall& formula, int first, int rows)
+      : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), formula_(formula),
+        lanes_(formula, scratch.formula, FormulaLanes::kK), walk_{unit.seq.band, unit.seq.len_k, m.tile}, first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
     const float scale = scale_of(p_, *u_.args);
     // Plain rows are used where no loop of the instruction set applies; a negative scale swaps maxima and minima. A
     // block bias is constant over a block, so its scores can be shifted in place.
-    if (only_numbers(p_) && scale >= kLeastScale) numbers_ = u_.args->row<const float>(Role::bias);
-    general_ = (needs_general(p_) && !numbers_) || scale < 0.f;
+    if (only_numbers(p_) && scale >= kLeastScale && !lanes_.scores()) numbers_ = u_.args->row<const float>(Role::bias);
+    general_ = (needs_general(p_) && !numbers_) || scale < 0.f || lanes_.scores();
     scale_q_ = general_ || !m.scale_in_q ? 1.f : scale * kLog2e;
     scale_s_ = general_ || m.scale_in_q ? 1.f : scale * kLog2e;
   }
@@ -109,8 +76,28 @@ class Task {
       const Tile t = walk_.tile(queries, int(n));
       segments_[0] = {t.first, t.last - t.first, 0};
       count_ = t.first < t.last;
+      if (formula_ && count_) divide(t);
       tile();
     }
+  }
+
+  // Under a formula, a tile is several segments, each decided for each panel: a document ends anywhere.
+  void divide(const Tile& t) {
+    count_ = 0;
+    if (box_of(0, panels_.count() - 1, {t.first, t.last}) == BoxIs::hidden) return;
+    const int size = int(round_up(FormulaLanes::kLanes, m_.keys));
+    for (int key = t.first; key < t.last; key += size)
+      segments_[count_++] = {key, std::min(size, t.last - key), key - t.first};
+  }
+  // What the formula says of panels, first to last, and a range of keys.
+  BoxIs box_of(int first_panel, int last_panel, Rows keys) const {
+    if (!formula_ || keys.first >= keys.last) return BoxIs::open;
+    const Band& band = u_.seq.band;
+    return formula_.decide({.q_first = band.q_position(position(first_panel, 0)),
+                            .q_last = band.q_position(position(last_panel, rows_in(last_panel) - 1)),
+                            .k_first = band.k_position(keys.first), .k_last = band.k_position(keys.last - 1),
+                            .h_first = u_.head_q, .h_last = u_.head_q + u_.group - 1, .b = u_.b,
+                            .group = formula_.group, .len_q = u_.seq.len_q, .len_k = u_.seq.len_k});
   }
 
   // Small blocks share a tile and large ones are divided: a tile is filled before it is processed.
@@ -176,6 +163,7 @@ class Task {
   bool hides(Rows panels) const {
     const int first = position(panels.first, 0), last = position(panels.last, rows_in(panels.last) - 1);
     return std::any_of(segments_, segments_ + count_, [&](const Segment& g) {
+      if (box_of(panels.first, panels.last, {g.key, g.key + g.count}) != BoxIs::open) return true;
       return walk_.first_key(last) > g.key || walk_.last_key(first) < g.key + g.count;
     });
   }
@@ -198,6 +186,7 @@ class Task {
           const int i = position(panel, r);
           if (g.key + k < walk_.first_key(i) || g.key + k >= walk_.last_key(i)) continue;
           const float s = x_.plain[int64_t(r) * m.tile + offset + k - keys.first], ref = ref_of(panel)[r];
+          if (formula_ && s == (dropout ? 0.f : -INFINITY)) continue;  // hidden by the formula
           const float weight = dropout ? s : std::exp2(s * scale_s_ - (ref == -INFINITY ? 0.f : ref));
           for (int d = 0; d < dim_v_; ++d) x[d] = weight * v[d];
           m.add_row(x, dim_v_, r, o_of(panel));
@@ -232,7 +221,15 @@ class Task {
     for (int g = 0; g < count_; ++g) {
       range[g] = seen(panel, segments_[g]);
       if (range[g].first >= range[g].last) continue;
-      scores(panel, segments_[g], range[g], x_.s + int64_t(n) * m.rows, top);
+      const Segment& of = segments_[g];
+      box_[g] = box_of(panel, panel, {of.key + range[g].first, of.key + std::min(range[g].last, of.count)});
+      if (box_[g] == BoxIs::hidden) range[g] = {0, 0};
+      if (range[g].first >= range[g].last) continue;
+      float own[kMaxRows], *const s = x_.s + int64_t(n) * m.rows;
+      std::fill_n(own, m.rows, -INFINITY);
+      scores(panel, segments_[g], range[g], s, own);
+      if (box_[g] == BoxIs::mixed && !general_) mask(panel, segments_[g], range[g], s, own);
+      for (int r = 0; r < m.rows; ++r) top[r] = own[r] > top[r] || own[r] != own[r] ? own[r] : top[r];
       n += range[g].last - range[g].first;
     }
     if (!n) return;
@@ -301,13 +298,77 @@ class Task {
       each_key(range, [&](const Segment& g, Range keys, int offset) {
         const int i = position(panel, r), key = g.key + keys.first, count = std::min(keys.last, g.count) - keys.first;
         logits(u_.score(row(panel, r)), g.entry, i, key, count, x + offset);
-        const int from = clamp(walk_.first_key(i) - key, 0, count), until = clamp(walk_.last_key(i) - key, from, count);
-        std::fill(x + offset, x + offset + from, -INFINITY);
-        std::fill(x + offset + until, x + offset + keys.last - keys.first, -INFINITY);
+        if (!formula_) hide_plain(i, key, count, keys.last - keys.first, x + offset);
       });
+    }
+    if (formula_) formula_scores(panel, range);
+    for (int r = 0; r < rows_in(panel); ++r) {
+      const float* x = x_.plain + int64_t(r) * m.tile;
       for (int k = 0; k < n; ++k) top[r] = x[k] > top[r] || x[k] != x[k] ? x[k] : top[r];
     }
     m.write_scores(x_.plain, m.tile, n, x_.s);
+  }
+  // Hides the keys that row i does not see among `width` from `key` on, of which `count` exist.
+  void hide_plain(int i, int key, int count, int width, float* x) const {
+    const int from = clamp(walk_.first_key(i) - key, 0, count), until = clamp(walk_.last_key(i) - key, from, count);
+    std::fill(x, x + from, -INFINITY);
+    std::fill(x + until, x + width, -INFINITY);
+  }
+
+  // Calls f(r, first, n) for up to 64 keys and each row of a panel, where lanes_ stands at these pairs.
+  template <class F>
+  void each_lanes(int panel, int key, int count, F f) {
+    const Band& band = u_.seq.band;
+    for (int first = 0; first < count; first += FormulaLanes::kLanes) {
+      const int n = std::min(FormulaLanes::kLanes, count - first);
+      lanes_.keys(u_.seq, u_.b, band.k_position(key + first), band.k_step, n);
+      for (int r = 0; r < rows_in(panel); ++r) {
+        lanes_.query(band.q_position(position(panel, r)), u_.head(row(panel, r)));
+        f(r, first, n);
+      }
+    }
+  }
+  // Hides what the formula's mask hides, and finds the maxima again.
+  void mask(int panel, const Segment& g, Range keys, float* s, float* top) {
+    const CpuKernels& m = panels_[panel];
+    const int width = keys.last - keys.first, count = std::min(keys.last, g.count) - keys.first;
+    m.read_scores(s, width, x_.plain, m.tile);
+    std::fill_n(top, m.rows, -INFINITY);
+    each_lanes(panel, g.key + keys.first, count, [&](int r, int first, int n) {
+      float *x = x_.plain + int64_t(r) * m.tile + first, most = top[r];
+      const double* visible = lanes_.mask();
+      for (int k = 0; k < n; ++k) {
+        x[k] = visible[k] != 0 ? x[k] : -INFINITY;
+        most = x[k] > most || x[k] != x[k] ? x[k] : most;
+      }
+      top[r] = most;
+    });
+    m.write_scores(x_.plain, m.tile, width, s);
+  }
+  // Masks and scores logits on plain rows.
+  void formula_scores(int panel, const Range* range) {
+    const CpuKernels& m = panels_[panel];
+    int at = 0;  // the segment of each_key
+    each_key(range, [&](const Segment& g, Range keys, int offset) {
+      while (&segments_[at] != &g) ++at;
+      const int key = g.key + keys.first, count = std::min(keys.last, g.count) - keys.first;
+      if (box_[at] == BoxIs::mixed)
+        each_lanes(panel, key, count, [&](int r, int first, int n) {
+          score_lanes(n, x_.plain + int64_t(r) * m.tile + offset + first);
+        });
+      for (int r = 0; r < rows_in(panel); ++r)
+        hide_plain(position(panel, r), key, count, keys.last - keys.first, x_.plain + int64_t(r) * m.tile + offset);
+    });
+  }
+  void score_lanes(int n, float* x) {  // base-2 logits in place
+    if (lanes_.scores()) {
+      double s[FormulaLanes::kLanes];
+      for (int k = 0; k < FormulaLanes::kLanes; ++k) s[k] = double(x[std::min(k, n - 1)]) / double(kLog2e);
+      const double* score = lanes_.score(s);
+      for (int k = 0; k < n; ++k) x[k] = float(score[k] * double(kLog2e));
+    }
+    const double* visible = lanes_.masks() ? lanes_.mask() : nullptr;
+    for (int k = 0; visible && k < n; ++k) x[k] = visible[k] != 0 ? x[k] : -INFINITY;
   }
 
   // Dropout changes the weight but not the sum that normalizes it.
@@ -405,6 +466,8 @@ class Task {
   const CpuKernels& m_;
   const Scratch& x_;
   const PackedKeys& keys_;
+  const FormulaCall& formula_;
+  FormulaLanes lanes_;
   const BandWalk walk_;
   const int first_, rows_, dim_qk_, dim_v_;
   const Panels panels_;
@@ -412,29 +475,9 @@ class Task {
   bool general_;
   const float* numbers_ = nullptr;  // block biases, if scores are shifted by them
   Segment segments_[kSegments];
+  BoxIs box_[kSegments]{};  // what the formula says of each segment, for the current panel
   int count_ = 0;
   bool left_out_[kMaxTile];  // of the tile's rows of v, where some are
-};
-
-int task_rows(const Plan& plan) {
-  return by_head(plan.problem) ? std::min(plan.problem.mask.blocks.q, plan.tile_q) : plan.tile_q;
-}
-
-// Tasks of a unit with up to `len_q` queries: row blocks, or with a list the tiles of each query block.
-struct Tasks {
-  int64_t size, tiles_per_block, count;
-
-  Tasks(const Plan& plan, int len_q) : size(task_rows(plan)), tiles_per_block(1) {
-    const Problem& p = plan.problem;
-    if (by_head(p)) tiles_per_block = ceil_div(std::min(p.mask.blocks.q, len_q), size);
-    count = by_head(p) ? ceil_div(len_q, p.mask.blocks.q) * tiles_per_block : ceil_div(int64_t(len_q) * group(p), size);
-  }
-  // The rows of task n in a unit of `rows` rows.
-  Rows rows_of(const Problem& p, int64_t n, int rows) const {
-    if (!by_head(p)) return {clamp(n * size, 0, rows), clamp((n + 1) * size, 0, rows)};
-    const int64_t block = n / tiles_per_block * p.mask.blocks.q, first = block + n % tiles_per_block * size;
-    return {clamp(first, 0, rows), clamp(std::min(first + size, block + p.mask.blocks.q), 0, rows)};
-  }
 };
 
 Status supports(const Problem& p, const Device& d) { return cpu::supports("cpu_forward", Pass::forward, p, d); }
@@ -457,6 +500,7 @@ Status shape(Plan& plan, const Planner&) {
   carve_rotated(count, p);
   carve_splits(count, plan);
   carve_keys(count, plan, m);
+  carve_formula(count, p);
   return count_workspace(plan, count, [&](Workspace& own) { carve(own, plan, m); });
 }
 
@@ -465,6 +509,8 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const CpuKernels& m = kernels_of(p, plan.device);
   const SplitRows partial = carve_splits(ws, plan);
   const PackedKeys keys = carve_keys(ws, plan, m);
+  FormulaCall formula = carve_formula(ws, p);
+  begin_formula(p, a, formula);
   const auto scratch_of = by_worker(ws, [&](Workspace& own) { return carve(own, plan, m); });
   const Tasks of_unit(plan, longest(p, a).q);
   const int64_t sets = int64_t(p.batch) * units(p), tasks = sets * of_unit.count * plan.splits;
@@ -479,7 +525,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
       const Unit unit = unit_of(p, a, int(set / units(p)), int(set % units(p)), scratch.scores);
       const Rows rows = of_unit.rows_of(p, block, unit.rows());
       if (rows.first >= rows.last) continue;
-      Task task(plan, unit, m, scratch, keys, rows.first, rows.last - rows.first);
+      Task task(plan, unit, m, scratch, keys, formula, rows.first, rows.last - rows.first);
       task.run(split, plan.splits, partial);
     }
   };

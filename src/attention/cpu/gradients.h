@@ -193,6 +193,11 @@ inline bool mark_keys(const Problem& p, const CpuKernels& m, const Unit& u, Rows
   return true;
 }
 
+struct UnchangedScore {  // of a pair, where no formula changes it
+  float operator()(float logit) const { return logit; }
+  float gradient(float d) const { return d; }
+};
+
 // One pair of a query and a key, in f32 and without panels.
 struct PairRows {
   float q[256] = {}, d_out[256] = {}, k[256] = {}, v[256], sum[256];
@@ -205,13 +210,16 @@ struct PairRows {
     m.widen(q_row, p.dim_qk, q);
     read_row(m, p.dtype.out, d_out_row, p.dim_v, d_out);
   }
-  Weights pair(const Unit& u, const General& score, int i, int j, float lse, float delta) {
+  // score_of(logit) is the score of a base-2 logit; score_of.gradient(d_score) that of the logit.
+  template <class Score = UnchangedScore>
+  Weights pair(const Unit& u, const General& score, int i, int j, float lse, float delta, Score score_of = {}) {
     const Problem& p = *u.problem;
     kernels->widen(key_address(u, Role::k, j), p.dim_qk, k);
     kernels->widen(key_address(u, Role::v, j), p.dim_v, v);
     const float dot = dot_rows(q, k, p.dim_qk), keep = score.keep(i, j);
-    const float weight = std::exp2(exponent_of_weight(logit_of(score, dot, i, j), lse));
-    const float d_logit = weight * (keep * dot_rows(d_out, v, p.dim_v) - delta);
+    const float logit = score_of(logit_of(score, dot, i, j));
+    const float weight = std::exp2(exponent_of_weight(logit, lse));
+    const float d_logit = score_of.gradient(weight * (keep * dot_rows(d_out, v, p.dim_v) - delta));
     return {weight * keep, d_logit * score.slope_of_logit(dot), d_logit};
   }
   // A row times a factor, in place until the next.

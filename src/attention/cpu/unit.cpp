@@ -9,7 +9,8 @@ Status supports(std::string_view who, Pass pass, const Problem& p, const Device&
   const auto no = [&](const auto&... why) { return Status::unsupported(who, ": ", why...); };
   if (d.kind != DeviceKind::cpu) return no("requires a CPU, but the device is ", d.name.empty() ? "a GPU" : d.name);
   if (p.pass != pass) return no("computes a ", name(pass), ", not a ", name(p.pass));
-  if (!word(p.variant).empty()) return no("does not implement the variant ", word(p.variant));
+  if (!word(p.variant).empty() && word(p.variant) != "formula")
+    return no("does not implement the variant ", word(p.variant));
   if (p.has(Option::descale)) return no("does not support the option ", name(Option::descale));
   if (p.dtype.q != p.dtype.kv)
     return no("q is ", name(p.dtype.q), " and kv is ", name(p.dtype.kv), "; both must be the same");

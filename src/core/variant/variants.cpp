@@ -4,6 +4,7 @@
 #include <iterator>
 #include <vector>
 
+#include "core/formula/of_problem.h"
 #include "core/problem_line.h"
 #include "core/variant/adaptive.h"
 #include "core/variant/dilated.h"
@@ -20,6 +21,7 @@ constexpr VariantWord kWords[] = {
     {"dilated", valid_dilated, declare_dilated},
     {"ring", valid_ring, declare_ring},
     {"adaptive", valid_adaptive, declare_adaptive},
+    {"formula", valid_formula, declare_formula},
 };
 
 }  // namespace
