@@ -4,9 +4,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/formula/of_problem.h"
 #include "verify/world.h"
 
 namespace attune {
+namespace {
+
+// Numbers that ascend along the last axis, as those of documents; `back`: sometimes with a step back.
+void draw_documents(bool back, Random& random, Owned& o) {
+  const Extents& e = o.t.extent;
+  const int often = std::max(2, e.dim / 5);
+  for (int b = 0; b < e.batch; ++b)
+    for (int s = 0; s < e.seq; ++s)
+      for (int h = 0; h < e.head; ++h)
+        for (int d = 0, x = random.below(2); d < e.dim; ++d) {
+          if (random.below(often) == 0) x = std::min(x + 1, 8);
+          if (back && random.below(3 * often) == 0) x = random.below(3) - 1;
+          store(o.t, b, s, h, d, x);
+        }
+}
+
+}  // namespace
 
 void World::add_variant() {
   const Declared variant = declared(problem, args);
@@ -28,6 +46,7 @@ void World::add_variant() {
 // Block numbers, ascending, followed by -1; one row in eight is empty. With an even seed some entries are invalid:
 // repetitions, nonexistent blocks, the smallest integer.
 void World::draw_list(Owned& o, const VariantTensor& t) {
+  if (has_formula(problem)) return draw_documents(variation.seed % 2 == 0, random_, o);
   const int size = std::max(1, numbers(problem.variant, "s").count ? numbers(problem.variant, "s")[0] : 1);
   const int blocks = int(ceil_div(problem.len_k, size));
   std::vector<int> row(size_t(t.extent.dim));

@@ -500,9 +500,9 @@ void add_head_dims(std::vector<Case>& all) {
   }
 }
 
-void add_lines(std::string_view word, std::span<const VariantLine> lines, std::vector<Case>& all) {
+void add_lines(const std::vector<std::string>& lines, std::vector<Case>& all) {
   uint32_t n = 0;
-  for (const std::string& line : with_passes(word, lines)) {
+  for (const std::string& line : lines) {
     Case c;
     const Status s = parse(line, c);
     c.quick = n++ % 5 == 0;
@@ -537,8 +537,9 @@ std::vector<Case> cases(bool quick) {
     }
   add_precisions(all);
   add_head_dims(all);
-  add_lines("dilated", dilated_lines(), all);
-  add_lines("adaptive", adaptive_lines(), all);
+  add_lines(with_passes("dilated", dilated_lines()), all);
+  add_lines(with_passes("adaptive", adaptive_lines()), all);
+  add_lines(formula_lines(), all);
   for (const std::string_view line : large_lines())  // slowest cases start first
     if (Case c; parse(line, c).ok()) c.large = true, all.insert(all.begin(), c);
   if (quick) std::erase_if(all, [](const Case& c) { return !c.quick; });

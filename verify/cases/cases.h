@@ -37,6 +37,7 @@ std::span<const std::string_view> large_logit_lines();  // logits whose ulp is w
 struct VariantLine { std::string_view sizes, variant, variation; };
 std::span<const VariantLine> adaptive_lines();
 std::span<const VariantLine> dilated_lines();
+std::vector<std::string> formula_lines();  // the same of masks and scores, whole
 std::vector<std::string> with_passes(std::string_view word, std::span<const VariantLine>);
 
 // A category of cases, one row of `attune parity --coverage`: "softcap", "window", "gqa", ...

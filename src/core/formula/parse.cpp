@@ -119,7 +119,7 @@ struct Parser {
       if (!require(true, right, begin, symbol)) return 0;
       left = binary(op, left, right, true);
     }
-    if (wrong.empty() && at < text.size() && (text[at] == '&' || text[at] == '|'))
+    if (wrong.empty() && at < text.size() && text[at] == symbol[0])
       return refuse(here(), "has a single '", text[at], "'; truths are joined by && and ||");
     return left;
   }
@@ -244,7 +244,7 @@ struct Parser {
       node.operand[node.operands++] = int16_t(value);
     } while (take(","));
     if (node.operands != want || !take(")"))
-      return refuse(wrong.empty() ? here() : all, w.text, " takes ", want, want == 1 ? " value" : " values",
+      return refuse(wrong.empty() ? here() : all, "has a wrong number of values; ", w.text, " takes ", want,
                     "; found ", found());
     return add(node);
   }
