@@ -72,6 +72,6 @@ BACKWARD(last_of_group_backward, kLastOfGroup)
 /* Right, and then the values are no longer what they were. */
 int writes_inputs(const attune_problem* p, const attune_args* a, void* stream) {
   const int code = attention(p, a, stream);
-  if (!code) ((float*)a->tensors[ATTUNE_V].data)[0] += 1;
+  if (!code) ((float*)a->role[ATTUNE_V]->data)[0] += 1;
   return code;
 }
