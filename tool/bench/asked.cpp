@@ -2,6 +2,7 @@
 #include "tool/bench/asked.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <set>
@@ -51,6 +52,23 @@ Status warm_up_of(const std::string& text, TimingSettings& out) {
   return Status::good();
 }
 
+// "2/4": keeps the rows 2, 6, 10, ..., so that neighbours, which take similar time, go to different machines.
+Status keep_share(const AskedBench& asked, std::vector<BenchRow>& rows) {
+  if (asked.share.empty()) return Status::good();
+  size_t part = 0, parts = 0;
+  const char* const end = asked.share.data() + asked.share.size();
+  auto at = std::from_chars(asked.share.data(), end, part);
+  const bool slash = at.ec == std::errc() && at.ptr != end && *at.ptr == '/';
+  if (slash) at = std::from_chars(at.ptr + 1, end, parts);
+  if (!slash || at.ec != std::errc() || at.ptr != end || part < 1 || part > parts)
+    return Status::no("--share: '", in_one_line(asked.share), "' is not a part such as 2/4, the second of four");
+  if (!asked.base.empty()) return Status::no("--share: not accepted with --base, which compares rows with each other");
+  const size_t all = rows.size();
+  size_t n = 0;
+  std::erase_if(rows, [&](const BenchRow&) { return n++ % parts != part - 1; });
+  return rows.empty() ? Status::no("--share: ", asked.share, " of ", all, " rows is none") : Status::good();
+}
+
 }  // namespace
 
 Status rows_asked(const AskedBench& asked, std::vector<BenchRow>& out) {
@@ -69,7 +87,7 @@ Status rows_asked(const AskedBench& asked, std::vector<BenchRow>& out) {
   // A row is identified by its line, so duplicates are dropped: a resumed run would count the second one as done.
   std::set<std::string> seen;
   std::erase_if(out, [&](const BenchRow& row) { return !seen.insert(name(row)).second; });
-  return Status::good();
+  return keep_share(asked, out);
 }
 
 Status benches_asked(const AskedBench& asked, std::vector<Bench>& out, Exit& code) {

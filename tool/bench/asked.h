@@ -19,6 +19,7 @@ struct AskedBench {
   std::string python{"python3"}, device{"cpu"}, threads{}, layout{"bhsd"}, distribution{"normal"}, out{}, baseline{};
   std::string base{};  // of rows across lines
   std::string sign{};  // a key
+  std::string share{};  // "2/4": every fourth row, from the second on
   std::string lengths{}, suite{};
   std::vector<std::string> axes_given{};  // names on the command line: "--pass"
   bool cold = false, warm = false, dry_run = false, no_check = false, resume = false;

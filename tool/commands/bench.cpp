@@ -497,6 +497,9 @@ void add_bench(CLI::App& app, Context& context) {
       .type_name("KEY");
   sub.add_flag("--resume", asked->resume,
                "Continue a run: skip rows that are complete in --out, from this machine and commit");
+  sub.add_option("--share", asked->share,
+                 "Measure only this part of the rows: with 2/4 rows 2, 6, 10, ...; for several machines")
+      .type_name("K/N");
   sub.add_flag("--plot", asked->plot, "Also draw time against length in the terminal");
   sub.add_flag("--dry-run", asked->dry_run, "Only print the rows, their time and memory, and what does not fit");
   sub.footer(

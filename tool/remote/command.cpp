@@ -23,7 +23,7 @@ struct Asked {
   std::vector<std::string> words{}, on{}, sent{};
   std::string verb{}, gpu{}, out{}, bundle{}, config{}, resume{}, prices{};
   std::optional<double> max_usd{}, max_minutes{};
-  int ranks = 1;
+  int ranks = 1, shares = 1;
   double silence_minutes = 10;
   bool detach = false, no_store = false;
 };
@@ -55,10 +55,10 @@ Status words_fit(const std::vector<std::string>& words) {
     return Status::no("'", words[0], "' works on this machine only");
   if (words[0] != "bench") return Status::good();
   for (const std::string& word : words)
-    for (const std::string_view own : {"--out", "--resume", "--json", "--dry-run", "--sign"})
+    for (const std::string_view own : {"--out", "--resume", "--json", "--dry-run", "--sign", "--share"})
       if (word == own || word.starts_with(std::string(own) + "="))
-        return Status::no(own, ": not accepted behind --; rows come back by themselves, and remote has --out "
-                          "and --resume");
+        return Status::no(own, ": not accepted behind --; rows come back by themselves, and remote has --out, "
+                          "--resume and --shares");
   return Status::good();
 }
 
@@ -88,7 +88,7 @@ Status resume(const Asked& asked, RemotePlan& plan) {
   if (!writes_rows(old)) return Status::no("--resume: the run has no rows; only bench can be continued");
   plan.legs = old.legs, plan.command = old.command, plan.sent = old.sent, plan.ranks = old.ranks;
   plan.resumed = old.id;
-  for (Leg& leg : plan.legs) leg = {.target = leg.target};
+  for (Leg& leg : plan.legs) leg = {.target = leg.target, .share = leg.share, .shares = leg.shares};
   return Status::good();
 }
 
@@ -103,8 +103,14 @@ Status plan_of(Asked& asked, const RemoteSettings& settings, RemotePlan& plan) {
   if (asked.on.empty()) return Status::no("--on: not given; accepted are ", kTargetKinds, ", and names of remote.toml");
   std::vector<Target> targets;
   if (Status s = targets_of(asked, settings, targets); !s.ok()) return s;
-  for (Target& t : targets) plan.legs.push_back({.target = std::move(t)});
   if (Status s = words_fit(asked.words); !s.ok()) return s;
+  if (asked.shares > 1 && asked.words[0] != "bench")
+    return Status::no("--shares: accepted with bench only, whose rows can be divided");
+  for (const Target& t : targets)
+    for (int share = 1; share <= asked.shares; ++share) {
+      plan.legs.push_back({.target = t, .share = share, .shares = asked.shares});
+      if (asked.shares > 1) plan.legs.back().target.name += join(" ", share, "/", asked.shares);
+    }
   if (Status s = files_fit(asked); !s.ok()) return s;
   plan.command = asked.words, plan.sent = asked.sent;
   return Status::good();
@@ -237,6 +243,11 @@ void add_remote(CLI::App& app, Context& context) {
       .type_name("N")
       .between(1, 4096)
       .show_default();
+  sub.add_option("--shares", asked->shares,
+                 "Divide the rows of bench over this many jobs, folders or rented machines of each target")
+      .type_name("N")
+      .between(1, 64)
+      .show_default();
   sub.add_option("--send", asked->sent, "Send these files along; the command finds them in its folder")
       .delimiter(',')
       .one_word()
@@ -262,6 +273,7 @@ void add_remote(CLI::App& app, Context& context) {
       "  attune remote run --on ssh:a,ssh:b --out results -- bench --suite decode --backend all\n"
       "  attune remote run --on slurm:gpu --gpu h100 --max-minutes 30 -- bench --suite nsa\n"
       "  attune remote run --on slurm:cpu --ranks 4 -- parity --ring\n"
+      "  attune remote run --on slurm:gpu --shares 8 -- bench --suite regress\n"
       "  attune remote offers --gpu H100,L4 -- bench --suite decode\n"
       "  attune remote run --on prime:H200 --max-usd 3 -- bench --suite decode\n"
       "  attune remote attach\n"

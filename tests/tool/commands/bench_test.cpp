@@ -259,6 +259,25 @@ TEST(Bench, a_rest_below_nothing_or_without_an_end_is_refused) {
     }
 }
 
+TEST(Bench, shares_are_all_rows_once) {
+  const auto rows = [](const char* share) {
+    return attune_says({"bench", "--dry-run", "--len", "64-1024*2", "--share", share});
+  };
+  size_t lines = 0;
+  for (const char* share : {"1/3", "2/3", "3/3"}) {
+    const Ran r = rows(share);
+    EXPECT_EQ(r.code, 0) << r.err;
+    for (const char* length : {"q64 ", "q128 ", "q256 ", "q512 ", "q1024 "}) lines += r.out.find(length) != r.out.npos;
+  }
+  EXPECT_EQ(lines, 5u);
+  for (const char* share : {"0/3", "4/3", "2", "2/", "/2", "2/3x", "-1/3"})
+    EXPECT_EQ(rows(share).err, join("attune bench: --share: '", share, "' is not a part such as 2/4, the second of "
+                                    "four\n"));
+  EXPECT_EQ(rows("6/6").err, "attune bench: --share: 6/6 of 5 rows is none\n");
+  EXPECT_EQ(attune_says({"bench", "--dry-run", kLine, "--share", "1/1", "--base", "dilated rates=1,2"}).err,
+            "attune bench: --share: not accepted with --base, which compares rows with each other\n");
+}
+
 TEST(Bench, a_burst_without_rest_and_sustained_without_work_are_refused) {
   const Ran burst = attune_says({"bench", "--dry-run", kLine, "--burst", "--rest", "0"});
   EXPECT_EQ(burst.code, 2);

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Two hosts behind sshd and a Slurm cluster on this machine, for tests: own ports, keys and folders, nothing in /etc.
-# lab.sh ssh|slurm FOLDER starts one, and prints why it cannot; lab.sh down FOLDER ends both. Slurm needs root, and the
+# lab.sh ssh|slurm|both FOLDER starts them, and prints why it cannot; lab.sh down FOLDER ends them. Slurm needs root, and the
 # second host too: it has another CPU's name, in a mount namespace of its own.
 set -u
 part=$1 lab=$2
@@ -25,7 +25,7 @@ KbdInteractiveAuthentication no
 PermitRootLogin yes
 LogLevel QUIET
 MaxStartups 100
-SetEnv XDG_CACHE_HOME=$folder/cache
+SetEnv XDG_CACHE_HOME=$folder/cache SLURM_CONF=$lab/slurm.conf
 C
   cat >>"$lab/ssh_config" <<C
 Host $1
@@ -129,5 +129,6 @@ down() {
 case $part in
   ssh) start_ssh ;;
   slurm) start_slurm ;;
+  both) start_ssh && start_slurm ;;
   down) down ;;
 esac

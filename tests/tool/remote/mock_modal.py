@@ -84,9 +84,9 @@ class Marked:
 
 def servicers(mock, options, faults):
     """The mock's classes, with sandboxes that are told apart."""
+    from google.protobuf.empty_pb2 import Empty
     from grpclib import GRPCError, Status
     from modal_proto import api_pb2
-    from google.protobuf.empty_pb2 import Empty
     generator = random.Random(options.seed)
     sandboxes = {}
 

@@ -230,6 +230,25 @@ class Prime(Provider):
         self.assertEqual(self.attune(None, "offers", "--gpu", "L4", "--prices", "/nowhere").returncode, 3)
 
 
+class Budget(Provider):
+    """Takes three minutes, since no plan for a rented machine is shorter: ./test kills runs it."""
+    def test_at_90_percent_the_sweep_ends_cleanly(self):
+        cloud = self.cloud(price=6.0)
+        # $0.50 are four minutes at $7.50 an hour. A minute of them is the reserve for teardown, so that the sweep ends
+        # at 75 % already; where the reserve is the smaller part, it ends at 90 %, as hosts_test.py shows.
+        ran = self.bench(cloud, "prime:H200", "--max-usd", "0.5", rows=100000, limit_s=400)
+        self.assertEqual(ran.returncode, 4, ran.stderr)
+        self.assertIn("prime:H200: ended early: the limit of time or money is reached", ran.stderr)
+        self.assertIn("of at most $0.50", ran.stdout)
+        self.assertEqual(self.rows_here(), self.text(self.truth), "every row that was finished")
+        self.assertGreater(self.rows_here().count("\n"), 100)
+        self.expect_clean(cloud)
+        machine, = cloud.machines()
+        self.assertEqual(machine["body"]["timeout_minutes"], 4)
+        self.assertLess(machine["usd"], 0.9 * 0.5)
+        self.assertEqual(self.text(glob.glob(self.folder + "/state/attune/remote/*/*/out")[0]).count("made"), 1)
+
+
 class Modal(Provider):
     def survives(self, faults):
         cloud = self.cloud("modal", faults)

@@ -147,7 +147,7 @@ class MockModal:
         programs, home = os.path.join(folder, "bin"), os.path.join(folder, "machines")
         write_programs(programs, "NVIDIA L4")
         os.makedirs(home)
-        self.key, port_file, secret = key, os.path.join(folder, "port"), os.path.join(folder, "secret")
+        self.key, port_file = key, os.path.join(folder, "port")
         read, write = os.pipe()  # the key is in no file and no process list
         os.write(write, key.encode())
         os.close(write)

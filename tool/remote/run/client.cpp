@@ -158,13 +158,16 @@ void copy_results(const RemotePlan& p, Results& r) {
 Results make_results(const RemotePlan& p, const std::vector<TargetState>& states) {
   Results r{.folder = run_folder(p.id)};
   std::vector<std::string> page{"report"};
-  for (int n = 0; n < int(p.legs.size()); ++n) {
-    const std::string folder = results_folder(p, n), rows = folder + "/rows.jsonl";
-    if (!writes_rows(p) || !states[size_t(n)].rows) continue;
-    page.push_back(rows);
-    const std::string tuned = folder + "/tuned.tsv";
-    run_self({"tune", rows, "--fresh", "--out", tuned}, tuned, p.legs[size_t(n)].target.name + ": no tuned file", r,
-             &r.tuned);
+  std::vector<std::string> rows;  // of one target: all its shares
+  for (int n = 0; n < int(p.legs.size()) && writes_rows(p); ++n) {
+    const Leg& leg = p.legs[size_t(n)];
+    if (leg.share == 1) rows.clear();
+    if (states[size_t(n)].rows) rows.push_back(results_folder(p, n) + "/rows.jsonl"), page.push_back(rows.back());
+    if (leg.share < leg.shares || rows.empty()) continue;
+    const std::string tuned = results_folder(p, n + 1 - leg.shares) + "/tuned.tsv";
+    std::vector<std::string> words{"tune", "--fresh", "--out", tuned};
+    words.insert(words.end(), rows.begin(), rows.end());
+    run_self(std::move(words), tuned, leg.target.name + ": no tuned file", r, &r.tuned);
   }
   if (page.size() > 1) {
     r.report = run_folder(p.id) + "/report.html";
@@ -252,7 +255,7 @@ Status choose_offers(RemotePlan& p, double estimated_s) {
       if (Status s = estimated_on(p.command, leg.offer.gpu, there); !s.ok()) return s;
       if (!there)  // a GPU that the planner does not know is taken for the slowest one that it knows
         if (Status s = estimated_on(p.command, "t4", there); !s.ok()) return s;
-      plan.time = {.provision_s = leg.offer.setup_s, .setup_s = kSetUp_s, .run_s = there.value_or(estimated_s),
+      plan.time = {.provision_s = leg.offer.setup_s, .setup_s = kSetUp_s, .run_s = there.value_or(estimated_s) / leg.shares,
                    .teardown_s = kTeardown_s};
     }
     planned.push_back(plan);

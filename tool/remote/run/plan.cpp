@@ -35,7 +35,9 @@ Json json_of(const Leg& leg) {
           {"offer", {{"id", o.id}, {"provider", o.provider}, {"gpu", o.gpu}, {"region", o.region}, {"gpus", o.gpus},
                      {"usd_an_hour", o.usd_an_hour}, {"setup_s", o.setup_s}, {"spot", o.spot}}},
           {"limits", {{"stop_s", l.stop_s}, {"kill_s", l.kill_s}, {"lease_s", l.lease_s}, {"usd", l.usd}}},
-          {"dearest_usd_an_hour", leg.dearest_usd_an_hour}};
+          {"dearest_usd_an_hour", leg.dearest_usd_an_hour},
+          {"share", leg.share},
+          {"shares", leg.shares}};
 }
 
 Target target_of(const JsonValue& j) {
@@ -61,7 +63,9 @@ Leg leg_of(const JsonValue& j) {
                      .kill_s = number(l["kill_s"]),
                      .lease_s = number(l["lease_s"]),
                      .usd = number(l["usd"])},
-          .dearest_usd_an_hour = number(j["dearest_usd_an_hour"])};
+          .dearest_usd_an_hour = number(j["dearest_usd_an_hour"]),
+          .share = int(j["share"].number().value_or(1)),
+          .shares = int(j["shares"].number().value_or(1))};
 }
 
 }  // namespace

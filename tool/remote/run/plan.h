@@ -17,6 +17,7 @@ struct Leg {  // one target of a run
   RemoteOffer offer{};
   Limits limits{};
   double dearest_usd_an_hour = 0;  // of the offers that were compared
+  int share = 1, shares = 1;       // its part of the rows, from 1 on
 };
 
 struct RemotePlan {

@@ -82,7 +82,8 @@ struct Start {
   double seconds;
   bool resumes;
 };
-std::string run_script(const RemotePlan& p, const Target& target, const Start& start) {
+std::string run_script(const RemotePlan& p, const Leg& leg, const Start& start) {
+  const Target& target = leg.target;
   std::string command;
   if (p.ranks > 1 || target.kind == "slurm") {
     command = target.kind == "slurm" ? join("srun --overlap --ntasks=", p.ranks, " --export=ALL $mpi ")
@@ -92,6 +93,7 @@ std::string run_script(const RemotePlan& p, const Target& target, const Start& s
   command += "\"$b/bin/attune\"";
   for (const std::string& word : p.command) command += " " + shell_word(word);
   if (means_gpu(p, target)) command += " --device cuda:0";
+  if (leg.shares > 1) command += join(" --share ", leg.share, "/", leg.shares);
   if (writes_rows(p)) command += start.resumes ? " --out rows.jsonl --resume" : " --out rows.jsonl";
   return join(
       "umask 077\nb=", start.bundle, "\nLD_LIBRARY_PATH=\"$b/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\"\n",
@@ -214,7 +216,7 @@ Status Worker::set_up() {
   if (size_of(rows)) files.emplace_back(rows, "work/rows.jsonl");  // of the run that is resumed
   const std::string script = results_ + "/run.sh";
   s = write_file(script,
-                 run_script(plan_, t, {.bundle = to, .seconds = kill_at_ - now_s(), .resumes = size_of(rows) > 0}));
+                 run_script(plan_, leg_, {.bundle = to, .seconds = kill_at_ - now_s(), .resumes = size_of(rows) > 0}));
   if (!s.ok()) return s;
   files.emplace_back(script, "run.sh");
   for (const auto& [from, name] : files) {
