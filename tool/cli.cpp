@@ -367,6 +367,7 @@ void add_commands(CLI::App& app, Context& context) {
   add_plan(app, context);
   add_features(app, context);
   add_memory(app, context);
+  add_model(app, context);
   add_parity(app, context);
   add_bench(app, context);
   add_verify(app, context);

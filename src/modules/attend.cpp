@@ -49,13 +49,15 @@ Problem backward_of(Problem p) {
   return p;
 }
 
-// Plans a problem on a device with the first backend that also accepts these arguments.
-Status plan_that_fits(const Device& d, std::span<const Rule> rules, const Problem& p, const Args& a, Plan& out) {
+// Plans a problem with the backend that the planner is forced to, else the first that also accepts these arguments.
+Status plan_that_fits(const Planner& with, const Problem& p, const Args& a, Plan& out) {
   std::vector<const Backend*> unfit;
   for (;;) {
-    const Planner planner{.device = d, .rules = rules, .unfit = unfit};
+    Planner planner = with;
+    planner.unfit = unfit;
     if (Status s = planner.plan(p, out); !s.ok()) return s;
-    if (!out.backend->fits || out.backend->fits(out, a).ok()) return Status::good();
+    const Status fit = out.backend->fits ? out.backend->fits(out, a) : Status::good();
+    if (fit.ok() || !planner.forced.empty()) return fit;
     unfit.push_back(out.backend);
   }
 }
@@ -63,14 +65,14 @@ Status plan_that_fits(const Device& d, std::span<const Rule> rules, const Proble
 }  // namespace
 
 Status Attend::make(Graph& g, const Problem& p, std::span<const Rule> rules, const std::vector<Source>& sources,
-                    AttendNumbers numbers, int out, Attend*& made) {
+                    const AttendSettings& settings, int out, Attend*& made) {
   // The weights of the two compressions have the same names: sources with equal names are taken in order.
   const auto find = [&](std::string_view name, int before = 0) {
     return std::find_if(sources.begin(), sources.end(), [&](const Source& s) { return s.name == name && !before--; });
   };
   Attend& step = g.step<Attend>();
   made = &step;
-  step.problem_ = p, step.numbers_ = numbers, step.out_ = out, step.outputs = {out};
+  step.problem_ = p, step.settings_ = settings, step.out_ = out, step.outputs = {out};
   const auto bind = [&](Role role, const Source& from, bool smooth = true) {
     Bound b{.role = role, .from = from, .gradient = smooth ? gradient_of(role) : Role::count};
     if (from.value >= 0 && b.gradient != Role::count) {
@@ -117,8 +119,9 @@ Status Attend::plan(const Graph& g, std::span<const Rule> rules) {
   keep.assign(inputs.size(), 0.f);
   const Run r = pretended(g);
   std::vector<Apart> apart;
-  if (Status s = plan_that_fits(g.device, rules, problem_, forward_args(r), forward_); !s.ok()) return s;
-  no_backward_ = plan_that_fits(g.device, rules, backward_of(problem_), gradient_args(r, apart), backward_);
+  const Planner planner{.device = g.device, .rules = rules, .forced = settings_.backend};
+  if (Status s = plan_that_fits(planner, problem_, forward_args(r), forward_); !s.ok()) return s;
+  no_backward_ = plan_that_fits(planner, backward_of(problem_), gradient_args(r, apart), backward_);
   return Status::good();
 }
 
@@ -137,7 +140,7 @@ Args Attend::args(const Run& r) const {
                                      : r.constant(b.from.constant);
   a[Role::out] = r.value(out_);
   if (lse_ >= 0) a[Role::lse] = r.value(lse_);
-  a.softcap = numbers_.softcap, a.dropout = numbers_.dropout, a.communicator = r.communicator;
+  a.softcap = settings_.softcap, a.dropout = settings_.dropout, a.scale = settings_.scale, a.communicator = r.communicator;
   if (no_seed_ < 0) return a;
   // Without a seed nothing is dropped, but backends still read one.
   a[Role::seed] = r.seed.data ? r.seed : r.constant(no_seed_);

@@ -17,13 +17,17 @@ struct Source {
   bool seed = false;  // the seed of the call; null without one, which means no noise
 };
 
-// Numbers of a call that are not part of the problem.
-struct AttendNumbers { float softcap = 0.f, dropout = 0.f; };
+// What is not part of the problem: numbers of its calls, and a backend by name (Planner::forced).
+struct AttendSettings {
+  float softcap = 0.f, dropout = 0.f;
+  float scale = 0.f;      // 0: 1 / sqrt(dim_qk)
+  std::string backend{};  // "": the planner's choice
+};
 
 class Attend : public Step {
  public:
   // Adds the step to the graph.
-  static Status make(Graph&, const Problem&, std::span<const Rule>, const std::vector<Source>&, AttendNumbers, int out,
+  static Status make(Graph&, const Problem&, std::span<const Rule>, const std::vector<Source>&, const AttendSettings&, int out,
                      Attend*& made);
   Attend() = default;
   Status forward(const Run&) const override;
@@ -49,7 +53,7 @@ class Attend : public Step {
   bool is_apart(const Bound&) const;
 
   Problem problem_{};
-  AttendNumbers numbers_{};
+  AttendSettings settings_{};
   std::vector<Bound> bound_{};
   int out_ = -1, lse_ = -1;
   int no_seed_ = -1;                    // a constant of zeros, with dropout only

@@ -220,9 +220,9 @@ struct Builder {
     Attend* attend = nullptr;
     // The feed-forward of a LongNet layer uses the dropout, whether this attention does or not.
     const bool layer = s.kind == ModuleKind::longnet_encoder || s.kind == ModuleKind::longnet_decoder;
-    const AttendNumbers numbers{.softcap = float(s.softcap),
-                                .dropout = layer && !p.has(Option::dropout) ? 0.f : float(s.dropout)};
-    failed = Attend::make(g, p, rules, sources, numbers, out, attend);
+    const AttendSettings settings{.softcap = float(s.softcap),
+                                  .dropout = layer && !p.has(Option::dropout) ? 0.f : float(s.dropout)};
+    failed = Attend::make(g, p, rules, sources, settings, out, attend);
     if (!failed.ok()) return x;
     why += join(why.empty() ? "" : "\n", attend->why());
     const int merged = with_norm ? norm(rows, at + "norm") : rows;

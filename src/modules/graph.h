@@ -18,7 +18,11 @@
 
 namespace attune {
 
-enum class Argument : int32_t { none, x, memory, out, count };
+enum class Argument : int32_t {
+  none, x, memory, out,
+  k_cache, v_cache, used_k, cache_index,  // of a layer that appends to a cache; without gradients
+  count
+};
 
 struct Value {
   Extents extent{};

@@ -77,27 +77,41 @@ Status Linear::backward(const Run& r) const {
   return scale_add(given, 1.f, residual, keep[1], r.stream);
 }
 
-Norm::Norm(Graph& g, int x, int weight, int bias, int out, NormKind kind, float eps)
+Norm::Norm(Graph& g, int x, int weight, int bias, int out, NormKind kind, float eps, Factor factor)
     : x_(x), weight_(weight), bias_(bias), out_(out), kind_(kind), eps_(eps), scratch_(sum_bytes(g, x)) {
   Extents e = extent_of(g, x);
+  if (factor == Factor::add_one) factor_bytes_ = size_t(round_up(int64_t(e.dim) * 4, 256));
   e.dim = 2;
   stat_ = g.value(e, DType::f32);
   inputs = {x}, outputs = {out, stat_};
 }
 
+Status Norm::factor(const Run& r, Tensor& out) const {
+  out = r.weight(weight_);
+  if (!factor_bytes_) return Status::good();
+  const Tensor weight = out;
+  out.data = r.scratch;
+  if (Status s = fill(out, 1.f, r.stream); !s.ok()) return s;
+  return add(weight, out, r.stream);
+}
+
 Status Norm::forward(const Run& r) const {
-  return normalize({.x = r.value(x_), .weight = r.weight(weight_), .bias = bias_ >= 0 ? r.weight(bias_) : Tensor{},
+  Tensor weight;
+  if (Status s = factor(r, weight); !s.ok()) return s;
+  return normalize({.x = r.value(x_), .weight = weight, .bias = bias_ >= 0 ? r.weight(bias_) : Tensor{},
                     .out = r.value(out_), .stat = r.value(stat_), .kind = kind_, .eps = eps_}, r.stream);
 }
 
 Status Norm::backward(const Run& r) const {
   const bool sums = r.parameter_gradients;
-  return normalize_backward({.x = r.value(x_), .weight = r.weight(weight_), .stat = r.value(stat_),
+  Tensor weight;
+  if (Status s = factor(r, weight); !s.ok()) return s;
+  return normalize_backward({.x = r.value(x_), .weight = weight, .stat = r.value(stat_),
                              .d_out = r.gradient(out_), .dx = r.gradient(x_),
                              .d_weight = sums ? r.weight_gradient(weight_) : Tensor{},
                              .d_bias = sums && bias_ >= 0 ? r.weight_gradient(bias_) : Tensor{}, .kind = kind_,
-                             .keep_dx = keep[0], .keep_sums = r.keep, .scratch = reinterpret_cast<float*>(r.scratch)},
-                            r.stream);
+                             .keep_dx = keep[0], .keep_sums = r.keep,
+                             .scratch = reinterpret_cast<float*>(r.scratch + factor_bytes_)}, r.stream);
 }
 
 Rotary::Rotary(const Graph&, int x, int cos, int sin, bool halves, const Shards& shards)

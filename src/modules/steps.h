@@ -22,18 +22,21 @@ class Linear : public Step {
   size_t copy_bytes_ = 0, scratch_ = 0;  // for a gradient in x's dtype
 };
 
+// With Factor::add_one, rows are multiplied by 1 + weight.
 class Norm : public Step {
  public:
-  Norm(Graph&, int x, int weight, int bias, int out, NormKind, float eps);
+  enum class Factor : int32_t { weight, add_one };
+  Norm(Graph&, int x, int weight, int bias, int out, NormKind, float eps, Factor = Factor::weight);
   Status forward(const Run&) const override;
   Status backward(const Run&) const override;
-  size_t scratch(Pass) const override { return scratch_; }
+  size_t scratch(Pass) const override { return factor_bytes_ + scratch_; }
 
  private:
+  Status factor(const Run&, Tensor& out) const;
   int x_, weight_, bias_, out_, stat_;
   NormKind kind_;
   float eps_;
-  size_t scratch_ = 0;
+  size_t factor_bytes_ = 0, scratch_ = 0;  // the factor, then sums
 };
 
 // Rotates the queries and keys of a projection in place. Tables cover all tokens. Over several ranks each uses the

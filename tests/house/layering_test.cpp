@@ -45,6 +45,7 @@ const std::vector<Layer> kLayers = {
     {"src/transport/", {"core/status.h", "core/tensor.h", "transport/", "machine/library.h", "machine/cuda/copies.h",
                         "machine/cuda/runtime.h"}},
     {"src/modules/", {"core/", "plan/", "variants/", "machine/", "modules/"}},
+    {"src/models/", {"core/", "plan/", "machine/", "modules/", "models/"}},
     {"src/reference/", {"core/", "reference/", "plan/backend.h"}},
     {"src/plan/", {"core/", "plan/", "machine/files.h"}},
     // The C interface: only its own files include it.
@@ -58,7 +59,7 @@ const std::vector<Layer> kLayers = {
     // The command prints the machine whose loops run, so it sees that table too; it also times GPUs.
     {"tool/", {"core/", "plan/", "machine/host.h", "machine/known_gpus.h", "machine/library.h", "machine/files.h",
                "machine/cpu/kernels.h", "machine/cuda/", "transport/communicator.h", "variants/blocks/blocks.h",
-               "modules/settings.h", "modules/build.h", "verify/", "tool/", "attune/", "build_info.h"}},
+               "modules/settings.h", "modules/build.h", "modules/safetensors.h", "models/", "verify/", "tool/", "attune/", "build_info.h"}},
     {"plugins/ggml/", {"core/", "machine/", "attention/cpu/unit.h", "plugins/ggml/", "ggml"}},
     {"examples/", {"attune/"}},
     {"python/extension/", {"attune/", "extension/"}},  // Python's extension module

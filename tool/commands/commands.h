@@ -42,6 +42,7 @@ void add_doctor(CLI::App&, Context&);
 void add_plan(CLI::App&, Context&);
 void add_features(CLI::App&, Context&);
 void add_memory(CLI::App&, Context&);
+void add_model(CLI::App&, Context&);
 void add_parity(CLI::App&, Context&);
 void add_bench(CLI::App&, Context&);
 void add_verify(CLI::App&, Context&);

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPT-J: attention and feed-forward side by side after one LayerNorm, rotary of adjacent pairs in a part of each head,
+// biases outside attention, an untied head with a bias.
+#include "models/families.h"
+
+namespace attune::models {
+namespace {
+
+void read(Fields& f, Config& c) {
+  c.vocab = f.integer("vocab_size", 1, 50400), c.embed = f.integer("n_embd", 1, 4096);
+  c.layers = f.integer("n_layer", 1, 28), c.heads = c.heads_kv = f.integer("n_head", 1, 16);
+  c.positions = f.integer("n_positions", 1, 2048), c.dim = head_dim_of(f, c);
+  c.ffn = f.integer("n_inner", 1, int64_t(4) * c.embed);
+  c.eps = f.number("layer_norm_epsilon", 1e-5), c.act = act_of(f, "activation_function", "gelu_new");
+  c.bias_mlp = true, c.residual = Residual::parallel_one_norm;
+  c.rotary = {.dims = f.has("rotary_dim") ? f.integer("rotary_dim", 2, 64) : c.dim, .pairs = Pairs::adjacent};
+  c.tied = f.truth("tie_word_embeddings", false), c.bias_head = true;
+}
+
+constexpr Names kNames{
+    .base = "transformer.", .embed = "transformer.wte", .positions = "", .layer = "transformer.h.",
+    .final_norm = "transformer.ln_f", .head = "lm_head", .norm1 = "ln_1", .qkv = "", .q = "attn.q_proj",
+    .k = "attn.k_proj", .v = "attn.v_proj", .out = "attn.out_proj", .norm2 = "", .post1 = "", .post2 = "", .gate = "",
+    .up = "mlp.fc_in", .down = "mlp.fc_out"};
+
+constexpr KnownModel kKnown[] = {{"gpt-j-6b", R"({"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16,
+  "n_positions": 2048, "rotary_dim": 64, "vocab_size": 50400, "eos_token_id": 50256})"}};
+
+}  // namespace
+
+const Family kGptJ{.word = "gptj", .read = read, .names = kNames, .known = kKnown};
+
+}  // namespace attune::models
