@@ -5,9 +5,11 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 #include "core/dtypes.h"
 #include "core/problem.h"
+#include "machine/cpu/kernels.h"
 #include "machine/cpu/threads.h"
 #include "machine/cuda/blas.h"
 #include "machine/library.h"
@@ -18,6 +20,7 @@ namespace {
 constexpr int kTile = 64;                // rows and columns per task
 constexpr int kDepth = 128;              // per packed slab: 64 KB for both factors
 constexpr int kRows = 4, kColumns = 16;  // held in registers
+constexpr int kFewRows = 8;              // up to so many, reading y takes longer than the product
 
 // Calls f with a pointer of the right type.
 template <class F>
@@ -73,6 +76,39 @@ void store_tile(const Gemm& g, int64_t row, int64_t column, int rows, int column
   if (g.out == DType::f32) write(static_cast<float*>(g.to), static_cast<const float*>(before));
   else if (g.out == DType::f16) write(static_cast<F16*>(g.to), static_cast<const F16*>(before));
   else write(static_cast<Bf16*>(g.to), static_cast<const Bf16*>(before));
+}
+
+// Products of few rows with y as it lies in memory, [n, k]: each row of y is read once, and nothing is packed.
+bool has_few_rows(const Gemm& g, const CpuKernels* kernels) {
+  return g.m <= kFewRows && g.y_transposed && !g.x_transposed && g.k > 0 && g.k % 8 == 0 && kernels &&
+         kernels->row_scores;
+}
+
+void by_few_rows(const Gemm& g, const CpuKernels& kernels, int threads) {
+  static thread_local std::vector<float> copies;  // of x, in f32; grows to the largest
+  const float* x = static_cast<const float*>(g.x);
+  if (g.in != DType::f32 || (g.m > 1 && g.pitch_x != g.k)) {
+    copies.resize(size_t(g.m) * size_t(g.k));
+    for (int64_t r = 0; r < g.m; ++r)
+      kernels.widen(static_cast<const char*>(g.x) + r * g.pitch_x * size_of(g.in), g.k, copies.data() + r * g.k);
+    x = copies.data();
+  }
+  std::atomic<int64_t> next{0};
+  const int64_t tasks = ceil_div(g.n, kTile);
+  auto work = [&](int) {
+    float sum[kTile * kTile];
+    const void* rows[kTile];
+    for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+      const int64_t first = task * kTile;
+      const int columns = int(std::min<int64_t>(kTile, g.n - first));
+      for (int c = 0; c < columns; ++c)
+        rows[c] = static_cast<const char*>(g.y) + (first + c) * g.pitch_y * size_of(g.in);
+      for (int r = 0; r < g.m; r += kRows)
+        kernels.row_scores(x + int64_t(r) * g.k, std::min(kRows, g.m - r), rows, columns, g.k, sum + r * kTile, kTile);
+      store_tile(g, 0, first, g.m, columns, sum);
+    }
+  };
+  parallel(clamp(tasks * g.k / 2048, 1, threads), work);
 }
 
 void tile_product(const Gemm& g, int64_t row, int64_t column) {
@@ -149,6 +185,8 @@ Status gemm(const Device& d, const Gemm& g, void* scratch, void* stream) {
     return cuda::multiply(p, {.x = g.x, .y = g.y, .to = g.to, .plus = g.plus, .alpha = g.alpha, .beta = g.beta},
                           scratch, stream);
   }
+  if (const CpuKernels* const kernels = best_kernels(g.in, d.features); has_few_rows(g, kernels))
+    return by_few_rows(g, *kernels, d.units), Status::good();
   const bool all_f32 = g.in == DType::f32 && g.out == DType::f32;
   if (const Blas* library = all_f32 && g.k && d.has(Feature::blas) ? blas() : nullptr) by_blas(*library, g, d.units);
   else by_tiles(g, d.units);
