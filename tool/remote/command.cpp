@@ -128,6 +128,10 @@ Status prepare(Asked& asked, const RemoteSettings& settings, RemotePlan& plan) {
     if (!leg.target.gpu.empty() && bundle.gpus.empty())
       return Status::failure(Code::device, leg.target.name, ": this build has no GPU code; give one that has with "
                              "--bundle");
+  for (const Leg& leg : plan.legs)  // before anything is taken or paid
+    if (!leg.offer.facts.empty())
+      if (Status s = fits(bundle, leg.offer.facts, !leg.target.gpu.empty()); !s.ok())
+        return s.after(leg.target.name, ": ");
   plan.bundle = bundle.path;
   return Status::good();
 }

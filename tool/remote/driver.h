@@ -33,6 +33,7 @@ struct RemoteOffer {
   double usd_an_hour = 0, setup_s = 0;
   bool spot = false;
   double most_minutes = 0;  // the longest lease; 0: no limit
+  std::string facts{};      // what is known of the machine before it is taken, as lines of kProbe's output
 };
 
 struct Lease {
@@ -40,6 +41,9 @@ struct Lease {
   double usd_an_hour = 0;
   std::string where{};  // how to reach it, in the driver's own words
 };
+
+// What a machine says about itself: "machine x86_64", "glibc 2.36", "lacks tar", "gpu NVIDIA L4", a line each.
+extern const char* const kProbe;
 
 // A worker writes to the file `beat` every few seconds.
 inline constexpr const char* kSilence = "b=$(stat -c %Y beat) && echo $(($(date +%s) - b))";

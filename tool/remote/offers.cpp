@@ -36,16 +36,6 @@ struct RankedOffer {
   }
 };
 
-// "A100-80GB" and "NVIDIA A100" become "a100": a word that known_device() may know.
-std::string planner_word(const std::string& gpu) {
-  std::string word;
-  for (const unsigned char c : gpu) {
-    if (c == '-' || c == '_' || c == ' ' || c == '!') break;
-    word += char(std::tolower(c));
-  }
-  return word;
-}
-
 // The GPU of an offer of the list is the second word of its name.
 std::string gpu_of(const Offer& o) {
   const size_t blank = o.name.find(' ');

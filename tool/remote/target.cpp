@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/remote/target.h"
 
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -147,6 +148,15 @@ Status parse_target(const std::string& word, const RemoteSettings& settings, Tar
   std::vector<std::string> names;
   for (const auto& [name, target] : settings.targets) names.push_back(name);
   return Status::no(s.message, near_key(word, names));
+}
+
+std::string planner_word(const std::string& gpu) {
+  std::string word;
+  for (const unsigned char c : gpu) {
+    if (c == '-' || c == '_' || c == ' ' || c == '!') break;
+    word += char(std::tolower(c));
+  }
+  return word;
 }
 
 std::string file_word(std::string_view text) {

@@ -39,6 +39,8 @@ struct RemoteSettings {
 Status read_remote_settings(const std::string& path, RemoteSettings&);
 // One word of --on.
 Status parse_target(const std::string& word, const RemoteSettings&, Target&);
+// "A100-80GB" and "A100_80GB" become "a100": a word that known_device() may know.
+std::string planner_word(const std::string& gpu);
 // A short name for files: letters, digits, - and _.
 std::string file_word(std::string_view text);
 

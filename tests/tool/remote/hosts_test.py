@@ -44,6 +44,21 @@ class Rows(lab.Lab):
         self.assertIn("cpu_backward", (self.run_folders()[-1].parent / "0-one/err").read_text() + done.stdout)
         self.nothing_is_left()
 
+    def test_a_run_that_was_left_is_listed_followed_and_its_journal_printed(self):
+        first = self.remote("run", "--on", "one", "--detach", "--", "bench", SMALL[0], "--max-seconds", "0.1").stdout
+        run = self.run_folders()[-1].parent.name
+        self.assertEqual(first, f"run {run}\n")
+        self.assertIn("released; nothing is left", self.remote("attach").stderr)
+        self.assertRegex(self.remote("list").stdout, rf"{run} +one +ended with 0 +1 +bench forward")
+        logs = self.remote("logs", run).stdout
+        for part in ("intent", "acquired", "pushed", "started", "ended", "verified_gone", "one, stdout:"):
+            self.assertIn(part, logs)
+        # A failure is the exit code of whoever follows it.
+        self.remote("run", "--on", "one", "--detach", "--", "plan", SMALL[0], "--backend", "cpu_backward")
+        self.remote("attach", code=1)
+        self.assertIn("'none' is not a run", self.remote("logs", "none", code=3).stderr)
+        self.nothing_is_left()
+
     def test_a_lost_connection_costs_no_row(self):
         client = self.begin("run", "--on", "one", "--", "bench", *LONG[:6], "--max-seconds", "0.3")
         self.assertTrue(comes(lambda: "started" in self.events()), self.logs())

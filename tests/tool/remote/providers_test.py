@@ -186,6 +186,16 @@ class Prime(Provider):
                             "'http://example.com' is not safe for a key")
         self.expect_clean(cloud, created=0)
 
+    def test_what_the_machine_lacks_is_said_before_it_is_rented(self):
+        cloud = self.cloud()
+        for other, sentence in (({"gpus": "sm_80"}, "the GPU H200_141GB is sm_90, and the bundle has code for sm_80"),
+                                ({"gpus": ""}, "this build has no GPU code"),
+                                ({"glibc_minor": 99}, "the machine has glibc 2.39; the bundle needs 2.99"),
+                                ({"architecture": "riscv64"}, "the machine is x86_64, and the bundle is for riscv64")):
+            standin.write_bundle(self.bundle, **other)
+            self.expect_refusal(self.bench(cloud, "prime:H200"), sentence)
+        self.expect_clean(cloud, created=0)
+
     def test_a_key_file_must_be_private(self):
         os.makedirs(self.folder + "/.prime")
         path = self.folder + "/.prime/config.json"

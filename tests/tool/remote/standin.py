@@ -36,9 +36,10 @@ echo "made $n rows"
 """
 
 
-def write_bundle(path):
+def write_bundle(path, **other):
     facts = {"attune_bundle": 1, "hash": hashlib.sha256(COMMAND.encode()).hexdigest()[:16],
-             "architecture": platform.machine(), "glibc_minor": 1, "gpus": "sm_90"}
+             "architecture": platform.machine(), "glibc_minor": 1, "gpus": "sm_75, sm_80, sm_90 and PTX of sm_90"}
+    facts |= other
     with tarfile.open(path, "w:gz") as tar:
         for name, text, mode in (("bundle.json", json.dumps(facts), 0o644), ("bin/attune", COMMAND, 0o755)):
             entry = tarfile.TarInfo(name)

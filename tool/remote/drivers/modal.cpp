@@ -69,7 +69,8 @@ class ModalDriver final : public Driver {
       if (Status s = listed_price("modal host", host); !s.ok()) return s.after(target_.name, ": ");
     }
     out = {{.id = gpu, .provider = "modal", .gpu = gpu, .gpus = gpus, .usd_an_hour = price * gpus + host,
-            .setup_s = kSetup_s}};
+            .setup_s = kSetup_s, .facts = join("machine x86_64\ngpu ", gpu, "\n")}};
+    if (option("image").empty()) out[0].facts += "glibc 2.36\n";  // Modal's own image is Debian 12
     return Status::good();
   }
 

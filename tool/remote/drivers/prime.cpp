@@ -151,6 +151,11 @@ Status PrimeDriver::offers(const Wanted& wanted, std::vector<RemoteOffer>& out) 
     out.push_back({.id = join(kSandbox, gpu), .provider = "prime sandbox", .gpu = gpu, .region = option("region", ""),
                    .gpus = gpus, .usd_an_hour = sandbox, .setup_s = kSandboxSetup_s});
   out.insert(out.end(), found.begin(), found.end());
+  for (RemoteOffer& o : out) {
+    const bool arm = gpu.starts_with("GH") || gpu.starts_with("GB");  // Grace, NVIDIA's own CPU
+    o.facts = join("machine ", arm ? "aarch64" : "x86_64", "\ngpu ", gpu, "\n");
+    if (option("image", "").empty()) o.facts += o.id.starts_with(kSandbox) ? "glibc 2.39\n" : "glibc 2.35\n";
+  }
   if (out.empty())
     return named(Status::failure(Code::device, "no ", gpus, " x ", gpu, " is offered now; remote offers lists others"));
   return Status::good();

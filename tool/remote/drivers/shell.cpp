@@ -10,6 +10,15 @@
 #include "tool/text.h"
 
 namespace attune {
+
+// glibc's version is asked of the loader's own library, since containers may lack getconf.
+const char* const kProbe =
+    "echo \"machine $(uname -m)\"\n"
+    "g=$(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1)\necho \"glibc ${g##* }\"\n"
+    "command -v timeout >/dev/null || echo 'lacks timeout'\ncommand -v tar >/dev/null || echo 'lacks tar'\n"
+    "command -v gzip >/dev/null || echo 'lacks gzip'\n"
+    "nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'\ntrue";
+
 namespace {
 
 constexpr int kConnect_s = 10, kCall_s = 18;
@@ -173,7 +182,10 @@ Status ShellDriver::check() {
 Status ShellDriver::offers(const Wanted& wanted, std::vector<RemoteOffer>& all) {
   all = {{.id = target_.name, .provider = target_.kind, .gpu = wanted.gpu, .region = target_.place,
           .gpus = wanted.gpus, .usd_an_hour = target_.usd_an_hour.value_or(0)}};
-  return Status::good();
+  ProgramResult r;
+  const Status s = shell_.run(kProbe, kCall_s, r);
+  all[0].facts = std::move(r.out);
+  return s;
 }
 
 Status ShellDriver::acquire(const Wanted& wanted, const RemoteOffer& offer, Lease& lease) {

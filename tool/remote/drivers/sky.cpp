@@ -183,7 +183,8 @@ class SkyDriver final : public Driver {
         if (lower(one["accelerator_name"].text()) != lower(gpu)) continue;
         const RemoteOffer offer{.id = one["cloud"].text(), .provider = "sky " + one["cloud"].text(),
                                 .gpu = one["accelerator_name"].text(), .region = one["region"].text(), .gpus = gpus,
-                                .usd_an_hour = price.value_or(0), .setup_s = kSetup_s};
+                                .usd_an_hour = price.value_or(0), .setup_s = kSetup_s,
+                                .facts = join("gpu ", one["accelerator_name"].text(), "\n")};
         if (price && *price > 0) out.push_back(offer);
         if (spot && *spot > 0) out.push_back(offer), out.back().usd_an_hour = *spot, out.back().spot = true;
       }

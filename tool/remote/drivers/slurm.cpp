@@ -65,7 +65,7 @@ class SlurmDriver : public ShellDriver {
 
   Status offers(const Wanted& wanted, std::vector<RemoteOffer>& all) override {
     if (Status s = ShellDriver::offers(wanted, all); !s.ok()) return s;
-    all[0].most_minutes = most_minutes();
+    all[0].most_minutes = most_minutes(), all[0].facts.clear();  // a node may be another kind than the login node
     return Status::good();
   }
 

@@ -12,24 +12,19 @@
 #include <set>
 
 #include "machine/cuda/runtime.h"
+#include "machine/known_gpus.h"
 #include "machine/library.h"
 #include "tool/files.h"
 #include "tool/json.h"
 #include "tool/json_value.h"
 #include "tool/record/sha256.h"
 #include "tool/remote/process.h"
+#include "tool/remote/target.h"
+#include "tool/text.h"
 
 namespace attune {
 
 namespace fs = std::filesystem;
-
-// glibc's version is asked of the loader's own library, since containers may lack getconf.
-const char* const kProbe =
-    "echo \"machine $(uname -m)\"\n"
-    "g=$(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1)\necho \"glibc ${g##* }\"\n"
-    "command -v timeout >/dev/null || echo 'lacks timeout'\ncommand -v tar >/dev/null || echo 'lacks tar'\n"
-    "command -v gzip >/dev/null || echo 'lacks gzip'\n"
-    "nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'\ntrue";
 
 namespace {
 
@@ -53,6 +48,25 @@ int glibc_of(std::string_view bytes) {
     if (std::from_chars(begin, bytes.data() + bytes.size(), minor).ec == std::errc()) most = std::max(most, minor);
   }
   return most;
+}
+
+// 89 of "NVIDIA L4", "L4_24GB" and "L4"; 0: not known.
+int arch_of(const std::string& gpu) {
+  const KnownGpu* known = known_gpu(gpu);
+  if (!known) known = known_gpu(planner_word(gpu));
+  return known ? known->arch : 0;
+}
+
+// "sm_75, sm_80, sm_90 and PTX of sm_90": code runs on its own generation, PTX also on later ones.
+bool has_code(std::string_view gpus, int arch) {
+  constexpr std::string_view kBefore = "sm_", kPtx = "PTX of ";
+  for (size_t at = gpus.find(kBefore); at != gpus.npos; at = gpus.find(kBefore, at + 1)) {
+    int code = 0;
+    std::from_chars(gpus.data() + at + kBefore.size(), gpus.data() + gpus.size(), code);
+    const bool ptx = gpus.substr(0, at).ends_with(kPtx);
+    if (code && code <= arch && (ptx || code / 10 == arch / 10)) return true;
+  }
+  return false;
 }
 
 // Files of the archive: name there, path here.
@@ -171,7 +185,7 @@ Status read_bundle(const std::string& path, Bundle& b) {
 
 Status fits(const Bundle& b, const std::string& probe, bool wants_gpu) {
   const auto no = [](const auto&... why) { return Status::failure(Code::device, why...); };
-  bool gpu = false;
+  std::string gpu;
   for (size_t at = 0, end; (end = probe.find('\n', at)) != probe.npos; at = end + 1) {
     const std::string line = probe.substr(at, end - at), what = line.substr(0, line.find(' '));
     const std::string value = line.find(' ') == line.npos ? "" : line.substr(line.find(' ') + 1);
@@ -188,10 +202,14 @@ Status fits(const Bundle& b, const std::string& probe, bool wants_gpu) {
                   b.glibc_minor);
     }
     if (what == "lacks") return no("the machine lacks the program '", value, "'");
-    if (what == "gpu") gpu = true;
+    if (what == "gpu" && gpu.empty()) gpu = value;
   }
-  if (wants_gpu && !gpu) return no("the machine has no GPU that nvidia-smi shows");
+  if (wants_gpu && gpu.empty()) return no("the machine has no GPU that nvidia-smi shows");
   if (wants_gpu && b.gpus.empty()) return no("the bundle has no GPU code: it was left out of this build");
+  const int arch = wants_gpu ? arch_of(gpu) : 0;
+  if (arch && !has_code(b.gpus, arch))
+    return no("the GPU ", in_one_line(gpu), " is sm_", arch, ", and the bundle has code for ", in_one_line(b.gpus),
+              "; ATTUNE_CUDA_ARCHS selects what is built");
   return Status::good();
 }
 

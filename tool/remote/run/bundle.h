@@ -21,9 +21,7 @@ Status make_bundle(Bundle&);
 // Reads the facts of an archive that make_bundle() wrote, perhaps on another machine.
 Status read_bundle(const std::string& path, Bundle&);
 
-// What a machine says about itself: the output of kProbe.
-extern const char* const kProbe;
-// Why the bundle does not run there; good if it does.
+// Why the bundle does not run on the machine that says this of itself; good if it does, as far as is known.
 Status fits(const Bundle&, const std::string& probe, bool wants_gpu);
 
 }  // namespace attune
