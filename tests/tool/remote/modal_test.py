@@ -40,7 +40,7 @@ class Mock(Provider):
                             "Modal does not accept MODAL_TOKEN_ID and MODAL_TOKEN_SECRET: AuthError")
         self.expect_refusal(self.bench(cloud, "modal:L4", MODAL_TOKEN_ID=None, MODAL_TOKEN_SECRET=None),
                             "Modal does not accept MODAL_TOKEN_ID and MODAL_TOKEN_SECRET: AuthError")
-        self.expect_refusal(self.bench(cloud, "modal:L4", MODAL_SERVER_URL="http://127.0.0.1:1"), "modal:L4: ")
+        self.expect_refusal(self.bench(cloud, "modal:L4", MODAL_SERVER_URL="http://127.0.0.1:1"), "modal:L4: Modal does not answer")
         self.expect_clean(cloud, created=0)
 
     def test_reap_finds_what_a_lost_journal_left(self):

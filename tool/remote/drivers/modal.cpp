@@ -185,7 +185,10 @@ class ModalDriver final : public Driver {
       if (Status s = write_file(script, kModalApp); !s.ok()) return fault("'", script, "' ", s.message);
     ProgramResult ran;
     const ProgramCall call{.words = {python_of_modal(), script, verb}, .input = request.dump(), .limit_s = limit_s};
-    if (Status s = run_program(call, ran); !s.ok()) return s.after(target_.name, ": Modal's client: ");
+    if (Status s = run_program(call, ran); !s.ok())
+      return s.message.find("did not end") == s.message.npos
+                 ? s.after(target_.name, ": Modal's client: ")
+                 : fault("Modal does not answer: its client did not end within ", limit_s, " s");
     const std::string last = last_line(ran.out);
     if (!JsonValue::parse(last, answer).ok() || !answer.is_object())
       return fault("Modal's client did not answer", ran.err.empty() ? "" : ": ", in_one_line(last_line(ran.err)));

@@ -34,7 +34,7 @@ class SkyDriver final : public Driver {
     const auto begin = Clock::now();
     if (Status s = is_enabled(kCheck_s); !s.ok()) return s;
     const int left = kCheck_s - int(std::chrono::duration<double>(Clock::now() - begin).count());
-    return listed(target_.gpu, std::max(1, target_.gpus), std::max(left, 3), ignored);
+    return listed(target_.gpu, std::max(1, target_.gpus), std::max(left, 2), ignored);
   }
 
   Status offers(const Wanted& wanted, std::vector<RemoteOffer>& out) override {

@@ -255,8 +255,8 @@ Status choose_offers(RemotePlan& p, double estimated_s) {
       if (Status s = estimated_on(p.command, leg.offer.gpu, there); !s.ok()) return s;
       if (!there)  // a GPU that the planner does not know is taken for the slowest one that it knows
         if (Status s = estimated_on(p.command, "t4", there); !s.ok()) return s;
-      plan.time = {.provision_s = leg.offer.setup_s, .setup_s = kSetUp_s, .run_s = there.value_or(estimated_s) / leg.shares,
-                   .teardown_s = kTeardown_s};
+      plan.time = {.provision_s = leg.offer.setup_s, .setup_s = kSetUp_s,
+                   .run_s = there.value_or(estimated_s) / leg.shares, .teardown_s = kTeardown_s};
     }
     planned.push_back(plan);
   }
