@@ -73,7 +73,8 @@ def numbers(folder, batch, length, prompt, count, seed):
     result.loss.backward()
     out = {"tokens": tokens.float(), "logits": result.logits.float(), "loss": result.loss.float().reshape(1)}
     for name, parameter in model.named_parameters():
-        out["gradient." + name] = parameter.grad.float()
+        name = "embed_out.weight" if model.config.model_type == "gpt_neox" and name == "lm_head.weight" else name
+        out["gradient." + name] = parameter.grad.float()  # by the names of the checkpoint
     model = load(folder, dtype=torch.float32, attn_implementation="eager").eval()
     text = torch.randint(0, vocab, (batch, prompt))
     out["prompt"], out["greedy"] = text.float(), greedy(model, text, count).float()
