@@ -47,11 +47,13 @@ Lines fa2_vs_sdpa() {
   return all;
 }
 
-// The published shape in every dtype; then a constant number of tokens and a constant model width at every length.
+// The published shapes in every dtype; then a constant number of tokens and a constant model width at every length.
 Lines seq_sweep() {
   Lines all;
   for (const std::string_view dtype : kHopper)
     for (int len = 512; len <= 8192; len *= 2) all.push_back(square("forward", dtype, 8, 32, len, 64, "full"));
+  for (const std::string_view dtype : {"f16", "bf16"})  // that of an A10G, which has 24 GB and no fp8
+    for (int len = 512; len <= 8192; len *= 2) all.push_back(square("forward", dtype, 4, 32, len, 64, "full"));
   for (const std::string_view pass : kPasses)
     for (const std::string_view mask : {"full", "causal"})
       for (const int dim : {64, 128, 256})
@@ -99,9 +101,13 @@ Lines generate() {
   return all;
 }
 
+// The work of the first row over fewer and longer heads: what divides its work by heads alone, as FlashAttention 1
+// does, leaves multiprocessors idle.
 Lines versions() {
   Lines all;
   for (const std::string_view dtype : kHopper) all.push_back(square("forward", dtype, 8, 32, 4096, 64, "full"));
+  for (const auto& [heads, len] : {std::pair(64, 8192), {16, 16384}, {4, 32768}, {1, 65536}})
+    all.push_back(square("forward", "f16", 1, heads, len, 64, "full"));
   return all;
 }
 

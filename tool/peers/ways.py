@@ -354,4 +354,7 @@ def find(name):
         version = getattr(sys.modules.get("flash_attn_3"), "__version__", "")  # imported by flash_attn_interface
         return (Fa3(flash_attn_interface.flash_attn_func,
                     getattr(flash_attn_interface, "flash_attn_varlen_func", None)), "fa3 " + version)
+    import libraries
+    if found := libraries.find(name):
+        return found
     raise ImportError("unknown peer")

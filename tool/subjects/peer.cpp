@@ -80,7 +80,8 @@ std::string problem_json(const Problem& p, const Args& a, const PeerPlace& place
 
 // In the order of the help text.
 constexpr std::string_view kPeers[] = {"torch:sdpa",      "torch:math", "torch:flash", "torch:cudnn",
-                                       "torch:efficient", "torch:flex", "flash_attn",  "fa3"};
+                                       "torch:efficient", "torch:flex", "flash_attn",  "fa3",
+                                       "flash_attn1",     "xformers",   "flashinfer",  "jax"};
 constexpr std::string_view kOnCpu[] = {"torch:sdpa", "torch:math"};
 constexpr std::string_view kOnGpu[] = {"torch:flash", "torch:cudnn", "torch:efficient"};
 

@@ -237,11 +237,14 @@ TEST(Suites, every_row_of_every_suite_is_a_problem) {
   EXPECT_EQ(suite_rows("sdpa", none).message.rfind("--suite: 'sdpa' is not one of sdpa-small", 0), 0u);
 }
 
-std::vector<std::string> lines_of(const char* suite) {
+std::vector<BenchRow> rows_of_suite(const std::string& suite) {
   std::vector<BenchRow> rows;
   EXPECT_EQ(suite_rows(suite, rows).message, "") << suite;
+  return rows;
+}
+std::vector<std::string> lines_of(const char* suite) {
   std::vector<std::string> all;
-  for (const BenchRow& r : rows) all.push_back(name(r));
+  for (const BenchRow& r : rows_of_suite(suite)) all.push_back(name(r));
   return all;
 }
 bool has_line(const char* suite, const std::string& line) {
@@ -253,7 +256,8 @@ TEST(Suites, have_the_matrices_of_the_reports) {
   EXPECT_EQ(lines_of("sdpa-small").size(), 8u);
   EXPECT_TRUE(has_line("sdpa-small", "forward bf16 b32 h8 q256 k256 d64 full"));
   EXPECT_EQ(lines_of("fa2-vs-sdpa").size(), 4u + 3u + 5u * 8u + 2u * (6u + 5u));
-  EXPECT_EQ(lines_of("seq-sweep").size(), 3u * 5u + 2u * 2u * 3u * 6u);
+  EXPECT_EQ(lines_of("seq-sweep").size(), 3u * 5u + 2u * 5u + 2u * 2u * 3u * 6u);
+  EXPECT_TRUE(has_line("seq-sweep", "forward f16 b4 h32 q2048 k2048 d64 full"));
   EXPECT_EQ(find_suite("seq-sweep")->rest_ms, 20);
   EXPECT_TRUE(has_line("seq-sweep", "forward f16 b8 h32 q8192 k8192 d64 full"));
   EXPECT_TRUE(has_line("seq-sweep", "backward bf16 b1 h16 q16384 k16384 d128 causal"));
@@ -261,7 +265,11 @@ TEST(Suites, have_the_matrices_of_the_reports) {
   EXPECT_TRUE(has_line("decode", "forward bf16 b128 h32/8 q1 k131072 d128 full paged64"));
   EXPECT_EQ(lines_of("train").size(), 10u);
   EXPECT_EQ(lines_of("scaling").size(), 6u);
-  EXPECT_EQ(lines_of("versions").size(), 3u);
+  EXPECT_EQ(lines_of("versions").size(), 3u + 4u);
+  for (const BenchRow& r : rows_of_suite("versions")) {
+    const Problem& p = r.problem;
+    EXPECT_EQ(double(p.batch) * p.heads_q * p.len_q * p.len_k, 8. * 32 * 4096 * 4096) << "work: " << name(r);
+  }
   EXPECT_EQ(find_suite("sdpa-small")->samples, 500);
   EXPECT_EQ(find_suite("sdpa-small")->warm_up_calls, 200);
 }
@@ -349,19 +357,52 @@ TEST(Suites, long_and_dilated_have_head_groups_ranks_and_modules) {
   }
 }
 
+std::vector<std::string> suites_of_all() {
+  std::vector<std::string> all;
+  std::istringstream suites(suite_names());
+  for (std::string suite; std::getline(suites >> std::ws, suite, ',');) all.push_back(suite);
+  return all;
+}
+
 // A row that nothing can serve would be a promise.
 TEST(Suites, no_row_is_not_built) {
-  for (const char* suite : {"sdpa-small", "fa2-vs-sdpa", "seq-sweep", "memory", "scaling", "decode", "nsa", "dilated",
-                            "long", "extreme", "block_sparse", "train", "generate", "versions", "models", "regress"}) {
-    std::vector<BenchRow> rows;
-    ASSERT_EQ(suite_rows(suite, rows).message, "");
-    for (const BenchRow& r : rows) {
-      const Status s = r.module.empty() ? is_ring(r.problem) ? can_time_ring(r.problem, this_cpu(), Mode::warm)
-                                                             : Status::good()
-                                        : can_time_module(r, this_cpu(), Mode::warm);
-      EXPECT_EQ(s.message, "") << suite << ": " << name(r);
+  Device gpu = this_cpu();
+  gpu.kind = DeviceKind::cuda;
+  for (const std::string& suite : suites_of_all())
+    for (const BenchRow& r : rows_of_suite(suite))
+      for (const auto& [device, mode] : {std::pair(this_cpu(), Mode::warm), {this_cpu(), Mode::cold},
+                                         {gpu, Mode::warm}, {gpu, Mode::cold}}) {
+        const Status s = r.module.empty() ? is_ring(r.problem) ? can_time_ring(r.problem, device, mode)
+                                                               : Status::good()
+                                          : can_time_module(r, device, mode);
+        EXPECT_EQ(s.message, "") << suite << ": " << name(r);
+      }
+}
+
+// On this machine every row has a plan, or each backend that was asked for refuses it in one sentence of its own.
+TEST(Suites, every_row_is_measured_or_says_in_a_sentence_why_not) {
+  size_t planned = 0, refused = 0;
+  for (const std::string& suite : suites_of_all()) {
+    const BenchSuite& about = *find_suite(suite);
+    Bench b;
+    b.device = this_cpu(), b.beside = about.beside;
+    if (about.all_backends) b.backends = {"all"};
+    for (const BenchRow& r : rows_of_suite(suite)) {
+      if (!r.module.empty()) continue;  // its attention is planned as the module is made
+      for (const std::string& word : wanted_backends(r.problem, b)) {
+        Planner by{.device = this_cpu(), .rules = {}, .forced = word};
+        if (is_ring(r.problem)) by.device = rank_device(by.device, r.problem);
+        Plan plan;
+        const Status s = by.plan(r.problem, plan);
+        ++(s.ok() ? planned : refused);
+        if (s.ok()) continue;
+        EXPECT_GT(s.message.size(), 20u) << name(r);
+        EXPECT_EQ(s.message.find("not built"), s.message.npos) << name(r) << ": " << s.message;
+      }
     }
   }
+  EXPECT_GT(planned, 1000u);
+  EXPECT_GT(refused, 5u) << "fp8 on a CPU";
 }
 
 }  // namespace

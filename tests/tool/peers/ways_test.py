@@ -5,6 +5,7 @@
     ways_test.py <attune>"""
 import contextlib
 import gc
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -24,6 +25,7 @@ except ImportError:
 SOURCE = pathlib.Path(__file__).resolve().parents[3]
 ATTUNE = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else ""
 sys.path.insert(0, str(SOURCE / "tool/peers"))
+import libraries
 import own
 import problem as problems
 import ways
@@ -163,6 +165,71 @@ class Flash(unittest.TestCase):
         problem = types.SimpleNamespace(features=[])
         ways.Flash().check(problem)
         self.assertFalse(problem.below)
+
+
+# Libraries whose functions are called with what they document; these stand-ins check it and attend.
+class Stand:
+    fmha = types.SimpleNamespace(attn_bias=types.SimpleNamespace(
+        LowerTriangularFromBottomRightMask=lambda: (-1, 0),
+        LocalAttentionFromBottomRightMask=lambda left, right: (left, right)))
+
+    @staticmethod
+    def memory_efficient_attention(q, k, v, attn_bias, scale):
+        left, right = attn_bias or (-1, -1)
+        return Below.attend(q, k, v, False, scale, left, right)[0]
+
+    class BatchPrefillWithRaggedKVCacheWrapper:
+        def __init__(self, workspace, layout):
+            assert layout == "NHD" and workspace.dtype == torch.uint8
+
+        def plan(self, q_starts, k_starts, heads, kv_heads, dim, *, head_dim_vo, causal, sm_scale, window_left,
+                 logits_soft_cap, q_data_type):
+            assert (heads, kv_heads, dim, head_dim_vo, logits_soft_cap) == (3, 3, 8, 8, 0.0)
+            self.starts, self.options = (q_starts, k_starts), (causal, sm_scale, window_left)
+
+        def run(self, q, k, v):
+            return packed(q, k, v, *self.starts, *self.options)
+
+
+def packed(q, k, v, q_starts, k_starts, causal, scale, left=-1):
+    assert q.dtype == k.dtype and q_starts.dtype == torch.int32
+    pieces = zip(q_starts, q_starts[1:], k_starts, k_starts[1:])
+    return torch.cat([Below.attend(q[None, a:b], k[None, c:d], v[None, c:d], causal, scale, left, -1)[0][0]
+                      for a, b, c, d in pieces])
+
+
+class Libraries(unittest.TestCase):
+    def test_they_are_called_as_they_document(self):
+        ahead = torch.arange(9)[None, :] - torch.arange(5)[:, None] - 4
+        for kind, left, right in (("full", -1, -1), ("causal", -1, 0), ("window", 2, 0)):
+            q, k, v = (torch.randn(2, n, 3, 8).transpose(1, 2) for n in (5, 9, 9))
+            kept = (ahead >= (-left if left >= 0 else -99)) & (ahead <= (right if right >= 0 else 99))
+            want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=kept, scale=8 ** -0.5)
+            sides = {"left": left if left >= 0 else None, "right": right if right >= 0 else None}
+            for way in (libraries.Xformers(Stand), libraries.FlashInfer(Stand)):
+                p = described({"kind": kind, **sides}, q, k, v)
+                way.check(p)
+                torch.testing.assert_close(way.attend(p, q, k, v), want)
+
+    def test_version_1_gets_packed_sequences(self):
+        def function(q, k, v, q_starts, k_starts, most_q, most_k, dropout, softmax_scale, causal):
+            assert (most_q, most_k, dropout) == (5, 5, 0.0)
+            return packed(q, k, v, q_starts, k_starts, causal, softmax_scale)
+        q, k, v = (torch.randn(2, 3, 5, 8) for _ in range(3))
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        p = described({"kind": "causal"}, q, k, v)
+        torch.testing.assert_close(libraries.Flash1(function).attend(p, q, k, v), want)
+
+    def test_what_they_lack_is_a_sentence(self):
+        q, k, v = (torch.randn(2, 3, n, 8) for n in (5, 9, 9))
+        p = described({"kind": "window", "left": 2, "right": 1}, q, k, v)
+        with self.assertRaisesRegex(problems.Refused, "serves windows that end at the query"):
+            libraries.FlashInfer(Stand).check(p)
+        p.forward = False
+        with self.assertRaisesRegex(problems.Refused, "has no backward"):
+            libraries.FlashInfer(Stand).check(p)
+        with self.assertRaisesRegex(problems.Refused, "give --layout bshd"):
+            libraries.FlashInfer(Stand).check(described({}, q, k, v))
 
 
 # What the tool sends, with tensors of torch instead of addresses.
@@ -342,6 +409,27 @@ class Bench(unittest.TestCase):
             r = found[line, "wrong.py:" + name]
             self.assertEqual((r["status"], r["parity"]["mistake"], r["samples_ns"]), ("failed", mistake, []))
         self.assertEqual(found[line, "wrong.py:transposed"]["status"], "ok")
+
+    @unittest.skipUnless(importlib.util.find_spec("jax"), "jax is not installed")
+    def test_jax_agrees_with_the_reference(self):
+        lines = ["forward f32 b2 h4/2 q64 k96 d64 causal", "forward bf16 b2 h4 q64 k64 d64 causal",
+                 "forward f32 b1 h2 q48 k48 d32 window7,0", "forward f32 b2 h4 q64 k64 d32 full alibi",
+                 "backward f32 b1 h4/2 q64 k64 d64 causal", "backward f32 b1 h2 q48 k80 d32 window7,0"]
+        for layout in ("bhsd", "bshd"):
+            found = self.records("jax", *lines, "--layout", layout)
+            for line in lines:
+                r = found[line, "jax"]
+                self.assertEqual((r["parity"]["verdict"], r["status"]), ("PASS", "ok"), r["message"])
+                self.assertTrue(r["peer"])
+
+    def test_a_library_that_is_missing_is_a_row_that_says_so(self):
+        line = "forward f32 b1 h2 q48 k48 d32 full"
+        missing = [name for name in ("xformers", "flashinfer", "flash_attn1")
+                   if not importlib.util.find_spec(name.rstrip("1"))]
+        for name, r in self.records(",".join(missing), line).items() if missing else ():
+            if name[1] in missing:
+                self.assertEqual(r["status"], "unsupported")
+                self.assertIn("No module named", r["message"])
 
     def test_a_wrong_backward_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
