@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/tool/spawn.h"
+#include "tool/record/record.h"
 #include "tool/table.h"
 
 namespace attune {
@@ -43,7 +44,10 @@ std::vector<std::string> on_terminal(const std::vector<std::string>& words, int 
   return lines;
 }
 
-std::vector<std::vector<std::string>> commands(const std::string& records, const std::string& prices) {
+struct Files { std::string records, prices, store, bars; };
+
+std::vector<std::vector<std::string>> commands(const Files& files) {
+  const auto& [records, prices, store, bars] = files;
   const std::string line = "forward bf16 b2 h32/8 q4096 k4096 d128 causal";
   return {{"doctor", "--no-measure"},
           {"plan", line},
@@ -52,6 +56,10 @@ std::vector<std::vector<std::string>> commands(const std::string& records, const
           {"features"},
           {"features", "--all", "--device", "cpu"},
           {"memory", line},
+          {"memory", "--device", "cpu"},
+          {"memory", "forward bf16 b1 h8 q4096 k4096 d64 causal : ring layout=zigzag ranks=4 tokens=16384"},
+          {"memory", "forward f32 b1 h1 q64 k64 d64 causal", "--measure"},
+          {"memory", "lama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal"},
           {"memory", "llama bf16 b1 s4096 e4096 h32/8 ffn=14336 | causal"},
           {"parity", "--case", "forward f32 b1 h1 q33 k65 d64 causal"},
           {"parity", "--backend", "cpu_gate"},
@@ -60,19 +68,30 @@ std::vector<std::vector<std::string>> commands(const std::string& records, const
            "cpu_forward,cpu_standard"},
           {"bench", "--suite", "decode", "--dry-run"},
           {"bench", "--suite", "nosuch"},
+          {"bench", "--len", "32", "--dtype", "f32", "--heads", "1", "--max-seconds", "0.05", "--peer",
+           "/nowhere/lib_with_a_long_name_of_its_own_which_is_not_there.so:attention"},
+          {"bench", "forward bf16 b2 h32/8 q4096 k4096 d128 casual softcap alibi sink paged64 repro=run"},
           {"verify", records},
-          {"store", "--help"},
-          {"history", "--help"},
+          {"store", "--db", store},
+          {"store", records + ".none", "--db", store},
+          {"history", "--db", store},
+          {"history", "--db", store, "forward f32 b1 h8 q64 k64 d64 casual"},
           {"tune", records, "--dry-run"},
+          {"tune", records, "--between", "cpu_forward,cpu_standard"},
           {"why", line},
           {"compare", records, records, "--all"},
+          {"bars", bars, records},
           {"bars", records, records},
           {"report", records, "--out", records + ".html"},
           {"serve", "--help"},
           {"scaling", records},
           {"cost", records, "--prices", prices},
-          {"profile", "--help"},
+          {"profile", "--run", "forward bf16 b2 h32/8 q4096 k4096 d128 causal", "--device", "cpu"},
+          {"profile", "--run", "forward bf16 b2 h32/8 q4096 k4096 d128 casual"},
           {"remote", "list"},
+          {"remote", "prices"},
+          {"remote", "logs", "a_run_that_is_not_there_and_has_a_long_name_of_its_own_which_does_not_fit_at_all"},
+          {"remote", "run", "--on", "nosuch:machine", "--", "bench", "--suite", "decode"},
           {"completion", "--help"}};
 }
 
@@ -82,9 +101,17 @@ TEST(Width, no_line_is_wider_than_the_terminal) {
   const Ran made = attune_says({"bench", "--len", "32-128*2", "--samples", "6", "--warm-up", "1", "--backend",
                                 "cpu_forward,cpu_standard", "--out", records});
   ASSERT_EQ(made.code, 0) << made.err;
-  std::ofstream(prices) << "[[offer]]\nname = \"an offer\"\ndevice = \"cpu\"\nusd_per_hour = 1.5\n";
+  std::vector<Record> all;
+  ASSERT_EQ(read_records(records, all).message, "");
+  std::ofstream(prices) << "attune-prices 1\noffer\ta cloud with a name that is long\t" << device_of(all[0])
+                        << "\t1\t0.5\tUSD\t2026-01-01\n";
+  const std::string store = temporary("width.db"), bars = temporary("bars.toml");
+  const Ran stored = attune_says({"store", records, "--db", store});
+  ASSERT_EQ(stored.code, 0) << stored.err;
+  std::ofstream(bars) << "[[bar]]\nname = \"a requirement with a name which says in many words what it wants\"\n"
+                         "subject = \"cpu_forward\"\ntflops = 1\n";
   std::set<std::string> covered;
-  for (std::vector<std::string> words : commands(records, prices)) {
+  for (std::vector<std::string> words : commands({records, prices, store, bars})) {
     covered.insert(words[0]);
     words.insert(words.begin(), attune);
     for (const int width : {80, 100, 160}) {

@@ -8,6 +8,7 @@
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
+#include "tool/line.h"
 #include "tool/bench/axes.h"
 #include "tool/compare/baseline.h"
 #include "tool/files.h"
@@ -15,6 +16,7 @@
 #include "tool/record/busy.h"
 #include "tool/record/store.h"
 #include "tool/record/read.h"
+#include "tool/table.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -106,23 +108,42 @@ Json as_json(const Trend& trend) {
           {"distribution", first.distribution}, {"points", points}, {"changes", changes}};
 }
 
-void print(const Trend& trend) {
+// What the headings of all trends end with: their machine and setting, " | Test CPU | warm, 2 threads"; "" for one trend.
+std::string shared_end(const std::vector<Trend>& trends) {
+  constexpr std::string_view kBar = " | ";
+  if (trends.size() < 2) return "";
+  std::string shared = heading(*trends.front().points.front());
+  shared.erase(0, std::min(shared.find(kBar), shared.size()));
+  const auto ends_all = [&](const Trend& t) { return heading(*t.points.front()).ends_with(shared); };
+  while (!shared.empty() && !std::all_of(trends.begin(), trends.end(), ends_all))
+    shared.erase(0, std::min(shared.find(kBar, 1), shared.size()));
+  return shared;
+}
+
+// Without the end that all headings share.
+void print(const Trend& trend, size_t shared) {
   const std::vector<const Record*>& series = trend.points;
   const Record& first = *series.front();
-  fmt::print("{}\n", heading(first));
+  const std::string title = heading(first);
+  fmt::print("{}\n", title.substr(0, title.size() - shared));
+  TextTable table{.columns = {{"time"}, {"commit"}, {"median", Cells::number}, {"against the one before"}, {"remarks"}},
+                  .margin = 2};
   for (size_t n = 0; n < series.size(); ++n) {
     const Record& r = *series[n];
-    fmt::print("  {}  {:<10.10}  {:>10}", r.provenance.time, r.provenance.commit, seconds_text(r.median_ns * 1e-9));
+    std::vector<std::string> row = {r.provenance.time, r.provenance.commit.substr(0, 10),
+                                    seconds_text(r.median_ns * 1e-9), "", ""};
+    std::vector<std::string> remarks;
+    if (const std::string busy = busy_text(r); !busy.empty()) remarks.push_back("busy: " + busy);
     if (n) {
       const RunStep s = run_step(*series[n - 1], r);
-      fmt::print("  {} [{}, {}] {}", factor_text(s.ratio.value), digits_text(s.ratio.interval.low),
-                 digits_text(s.ratio.interval.high), name(s.speed));
+      row[3] = fmt::format("{} [{}, {}] {}", factor_text(s.ratio.value), digits_text(s.ratio.interval.low),
+                           digits_text(s.ratio.interval.high), name(s.speed));
+      remarks.insert(remarks.end(), s.machine.begin(), s.machine.end());
     }
-    if (const std::string busy = busy_text(r); !busy.empty()) fmt::print("  busy: {}", busy);
-    fmt::print("\n");
-    if (n)
-      for (const std::string& what : run_step(*series[n - 1], r).machine) fmt::print("    {}\n", what);
+    row[4] = fmt::format("{}", fmt::join(remarks, "; "));
+    table.rows.push_back(std::move(row));
   }
+  fmt::print("{}", to_text(std::move(table), terminal_width(STDOUT_FILENO)));
   if (series.size() > 1) {
     const RunStep whole = run_step(first, *series.back());
     fmt::print("  {}  since the first: {} {}\n", sparkline(series), factor_text(whole.ratio.value), name(whole.speed));
@@ -171,7 +192,8 @@ void history(const Asked& asked, Context& context) {
   }
   for (const std::string& sentence : db.left_out()) fmt::print(stderr, "attune history: {}\n", sentence);
   std::erase_if(records, [&](const Record& r) { return !line.is(r); });
-  if (records.empty() && !is_line.ok()) return no(kUsage, is_line);
+  if (records.empty() && !is_line.ok())
+    return no(kUsage, Status::no(is_line.message, caret_below(asked.problem)));
   if (records.empty()) return no(kFailed, Status::no("no stored record matches"));
   if (asked.records) {
     for (const Record& r : records) fmt::print("{}\n", to_json(r));
@@ -192,7 +214,9 @@ void history(const Asked& asked, Context& context) {
     for (const std::string& path : {asked.html, asked.markdown})
       if (!path.empty()) fmt::print("wrote {}\n", path);
   } else {
-    for (const Trend& t : trends) print(t);
+    const std::string shared = shared_end(trends);
+    if (!shared.empty()) fmt::print("{}\n\n", std::string_view(shared).substr(3));
+    for (const Trend& t : trends) print(t, shared.size());
   }
 }
 

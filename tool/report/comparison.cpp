@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tool/report/rows.h"
+#include "tool/table.h"
 #include "tool/text.h"
 
 namespace attune {
@@ -63,6 +64,17 @@ HeatMap map_of(const std::vector<Measurement>& compared, const std::string& titl
   return map;
 }
 
+// Takes the words that all names share out of them, so that a map has room beside them on a phone, and returns them.
+std::string take_shared_words(std::vector<std::string>& names) {
+  if (names.size() < 2) return "";
+  SharedWords words = share_words(names);
+  if (std::count(words.rest.begin(), words.rest.end(), "")) return "";  // a line that is part of another
+  for (std::string& rest : words.rest)
+    if (rest.ends_with(',')) rest.pop_back();
+  names = std::move(words.rest);
+  return std::move(words.shared);
+}
+
 }  // namespace
 
 Section comparison_section(const Measurements& rows, const std::vector<Rule>& rules) {
@@ -99,7 +111,8 @@ Section comparison_section(const Measurements& rows, const std::vector<Rule>& ru
     }
     HeatMap map = map_of(pairs[key], "Times as fast as " + key.second + ": " + key.first, rules);
     lines = lines || !map.lines.empty();
-    if (!map.rows.empty()) figure.plots.push_back({"", std::move(map)});
+    const std::string shared = take_shared_words(map.rows);
+    if (!map.rows.empty()) figure.plots.push_back({shared, std::move(map)});
     section.figures.push_back(std::move(figure));
   }
   if (section.figures.empty()) return section;

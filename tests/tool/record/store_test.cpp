@@ -215,6 +215,17 @@ TEST_F(StoreTest, history_tells_series_apart_and_finds_the_line_that_bench_takes
   EXPECT_EQ(untimed.err, "attune history: none of 1 matching records has a time; --records prints them\n");
 }
 
+TEST_F(StoreTest, history_says_once_what_all_series_share) {
+  std::vector<Record> all(2, three()[0]);
+  all[1].problem = "forward f32 b1 h1 q256 k256 d64 full";
+  size_t added = 0;
+  ASSERT_EQ(db.add(all, added).message, "");
+  const Ran shown = attune_says({"history", "--db", path});
+  EXPECT_TRUE(shown.out.starts_with("cpu_forward | ")) << shown.out;
+  EXPECT_EQ(shown.out.find(" | warm, 2 threads\n"), shown.out.rfind(" | warm, 2 threads\n")) << shown.out;
+  for (const Record& r : all) EXPECT_TRUE(has(shown.out, "\n" + r.problem + "\n")) << shown.out;
+}
+
 TEST_F(StoreTest, history_tells_a_changed_machine_from_changed_code) {
   std::vector<Record> all = {at("2026-01-01T00:00:00Z", 1000), at("2026-01-02T00:00:00Z", 6000),
                              at("2026-01-03T00:00:00Z", 1000)};
@@ -223,11 +234,11 @@ TEST_F(StoreTest, history_tells_a_changed_machine_from_changed_code) {
   size_t added = 0;
   ASSERT_EQ(db.add(all, added).message, "");
   const Ran shown = attune_says({"history", "--db", path});
-  constexpr const char* kChanged = "    the machine changed, not the code: both sides are the same program";
-  EXPECT_TRUE(has(shown.out, "SLOWER  busy: other processes took 48 % of 2 CPUs\n")) << shown.out;
+  constexpr const char* kChanged = "the machine changed, not the code: both sides are the same program";
+  EXPECT_TRUE(has(shown.out, "SLOWER  busy: other processes took 48 % of 2 CPUs; the machine changed")) << shown.out;
   EXPECT_TRUE(has(shown.out, kChanged)) << shown.out;
   EXPECT_EQ(shown.out.find(kChanged), shown.out.rfind(kChanged)) << "the last step is of another program";
-  EXPECT_TRUE(has(shown.out, "    the machine was busy before: in 1 of 1 record ")) << shown.out;
+  EXPECT_TRUE(has(shown.out, "the machine was busy before: in 1 of 1 record ")) << shown.out;
   const json points = json::parse(attune_says({"history", "--db", path, "--json"}).out)[0]["points"];
   EXPECT_EQ(points[0]["busy"], "");
   EXPECT_EQ(points[1]["busy"], "other processes took 48 % of 2 CPUs");
@@ -289,7 +300,7 @@ TEST_F(StoreTest, the_commands_say_what_is_wrong) {
   EXPECT_EQ(unknown.code, 2);
   EXPECT_EQ(unknown.err,
             "attune history: problem line: 'no' is not a pass, with which a line begins; accepted are forward and "
-            "backward\n");
+            "backward\n  no such line\n  ^~\n");
   const Ran none_of_it = attune_says({"history", "forward f32 b1 h8 q1 k1 d64 full", "--db", path});
   EXPECT_EQ(none_of_it.code, 1);
   EXPECT_EQ(none_of_it.err, "attune history: no stored record matches\n");

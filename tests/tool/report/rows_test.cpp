@@ -48,6 +48,21 @@ TEST(Report, patterns_are_families_with_a_density) {
   EXPECT_NE(section(report_of({record(512, 2)}), "rows").figures[0].table.head.back(), "density");
 }
 
+// A map has room for few letters on a phone.
+TEST(Report, a_map_says_once_what_all_its_rows_share) {
+  std::vector<Record> records = {record(512, 2), record(512, 2), record(512, 2)};
+  records[1].problem = "forward f32 b1 h16 q512 k512 d64 causal";
+  records[2].problem = "forward f32 b1 h8 q512 k512 d128 causal";
+  const Report three = report_of(records);
+  const Plot& plot = section(three, "against").figures.at(0).plots.at(0);
+  EXPECT_EQ(plot.caption, "forward f32 b1 causal");
+  EXPECT_EQ(std::get<HeatMap>(plot.drawing).rows, (std::vector<std::string>{"h8 d64", "h16 d64", "h8 d128"}));
+  records.resize(1);
+  const Report single = report_of(records);
+  EXPECT_EQ(std::get<HeatMap>(section(single, "against").figures.at(0).plots.at(0).drawing).rows,
+            std::vector<std::string>{"forward f32 b1 h8 d64 causal"});
+}
+
 // A row of another subject; without a ratio it is the baseline.
 Record row_of(const char* subject, int length, double ratio = 0) {
   Record r = record(length, ratio);
