@@ -29,23 +29,41 @@ std::vector<std::string> lines_of(const std::vector<std::string>& words) {
   return lines;
 }
 
+namespace {
+
+std::string caret(std::string_view line, const LinePlace& place) {
+  constexpr size_t kWidest = 160;  // a longer line would wrap, and the caret would point elsewhere
+  if (!place.known || line.size() > kWidest || line.find_first_of("\t\n") != line.npos || shown(line) != line) return "";
+  const size_t at = display_width(line.substr(0, place.at)), wide = display_width(line.substr(place.at, place.length));
+  return join("\n  ", line, "\n  ", std::string(at + !place.length, ' '), "^",
+              std::string(std::max<size_t>(wide, 1) - 1, '~'));
+}
+
+}  // namespace
+
+std::string caret_below(std::string_view line) {
+  Problem p;
+  LinePlace place;
+  return parse(line.substr(0, line.find(" | ")), p, place).ok() ? "" : caret(line, place);
+}
+
+std::string meant_module(std::string_view line) {
+  constexpr std::string_view kKinds[] = {"multihead", "feed_forward", "longnet_encoder", "longnet_decoder", "llama"};
+  for (const std::string_view pass : {"forward ", "backward "})
+    if (line.starts_with(pass)) line.remove_prefix(pass.size());
+  const std::string_view word = line.substr(0, line.find(' ')), best = closest_word(word, kKinds);
+  return best.empty() || best == word ? "" : join("'", word, "' is not a pass, dtype or module; did you mean '", best,
+                                                  "'?");
+}
+
 bool read_problem(std::string_view who, const std::vector<std::string>& words, Problem& out, Context& context) {
   std::string line;
   for (const std::string& word : words) line += join(line.empty() ? "" : " ", word);
   LinePlace place;
   const Status s = parse(line, out, place);
   if (s.ok()) return true;
-  std::string caret;
-  constexpr size_t kWidest = 160;  // a longer line would wrap, and the caret would point elsewhere
-  if (place.known && line.size() <= kWidest && line.find_first_of("\t\n") == line.npos && shown(line) == line) {
-    const std::string_view before = std::string_view(line).substr(0, place.at);
-    const size_t at = display_width(before);
-    const size_t wide = display_width(std::string_view(line).substr(place.at, place.length));
-    caret = join("\n  ", line, "\n  ", std::string(at + !place.length, ' '), "^",
-                 std::string(std::max<size_t>(wide, 1) - 1, '~'));
-  }
   const std::string_view see = s.message.ends_with('?') ? " See " : "; see ";
-  fail(context, kUsage, join(who, ": ", s.message, see, who, " --help", caret));
+  fail(context, kUsage, join(who, ": ", s.message, see, who, " --help", caret(line, place)));
   return false;
 }
 

@@ -74,7 +74,10 @@ Status keep_share(const AskedBench& asked, std::vector<BenchRow>& rows) {
 Status rows_asked(const AskedBench& asked, std::vector<BenchRow>& out) {
   for (const std::string& line : lines_of(asked.lines)) {
     BenchRow row;
-    if (Status s = parse_bench_row(line, row); !s.ok()) return s;
+    if (Status s = parse_bench_row(line, row); !s.ok()) {
+      if (const std::string module = meant_module(line); !module.empty()) s.message = module;
+      return s.message += caret_below(line), s;
+    }
     out.push_back(row);
   }
   if (!asked.suite.empty())

@@ -15,6 +15,7 @@
 
 #include "machine/cuda/runtime.h"
 #include "machine/host.h"
+#include "machine/known_gpus.h"
 #include "plan/plan.h"
 #include "plan/tuned.h"
 #include "tool/cli.h"
@@ -63,12 +64,16 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
                   Context& context) {
   double seconds = 0, most = 0;
   size_t too_large = 0, too_slow = 0;
-  const double there = available_memory();
   const Device& device = benches[0].device;
+  const bool elsewhere = device.kind == DeviceKind::cuda && device.index < 0;
+  const double there = elsewhere ? INFINITY : available_memory();  // the host of a GPU that is not here is not known
   size_t of_gpu = 0;
-  if (device.kind == DeviceKind::cuda && device.index >= 0)  // the memory of one that is not here is not known
+  if (elsewhere) {
+    if (const KnownGpu* const known = known_gpu(device.name)) of_gpu = size_t(known->bytes());
+  } else if (device.kind == DeviceKind::cuda) {
     if (const Status s = cuda::memory_of(device.index, of_gpu); !s.ok())
       return fail(context, kMachine, join("attune bench: ", s.message));
+  }
   const std::optional<double> gpu =
       device.kind == DeviceKind::cuda ? std::optional(of_gpu ? double(of_gpu) : INFINITY) : std::nullopt;
   const auto too_large_for = [&](const BenchRow& r) {
@@ -98,9 +103,12 @@ void tell_dry_run(const std::vector<BenchRow>& all, const std::vector<Bench>& be
                too_large_for(r) ? ": does not fit into memory" : is_slow(r) ? ": may take too long" : "");
   const std::string time = seconds < 90 ? counted(std::lround(seconds), "second")
                                         : fmt::format("{:.1f} minutes", seconds / 60);
-  fmt::print("{}, about {}, at most {} of tensors at once ({} available{})\n", counted(rows, "row"), time,
-             bytes_text(most), bytes_text(there),
-             of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
+  if (elsewhere)
+    fmt::print("{}, est. {} on {}, which is not here, at most {} of tensors at once ({} on the GPU)\n",
+               counted(rows, "row"), time, device.name, bytes_text(most), bytes_text(*gpu));
+  else
+    fmt::print("{}, about {}, at most {} of tensors at once ({} available{})\n", counted(rows, "row"), time,
+               bytes_text(most), bytes_text(there), of_gpu ? join(", ", bytes_text(*gpu), " on the GPU") : "");
   if (too_large)
     fmt::print("{} cannot fit into memory and will be reported as such\n", counted(too_large * benches.size(), "row"));
   if (too_slow)

@@ -21,6 +21,7 @@
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
+#include "tool/line.h"
 #include "tool/machine.h"
 #include "tool/bench/axes.h"
 #include "tool/subjects/ring_run.h"
@@ -150,6 +151,8 @@ struct Answer {
   double device_bytes = 0;         // memory of the whole device; 0: unknown
   int64_t longest = 0;             // most keys that fit; 0: none, or unknown
   bool taken = false;              // allocated on the GPU
+  bool elsewhere = false;          // what fits is an estimate, from the data sheet of a GPU that is not here
+  bool is_planned() const { return plan.backend != nullptr; }  // false: this build has no code for the device
   std::string does_not_fit{};
   std::vector<Way> ways{};         // every backend that supports the problem
   std::vector<Record> measured{};  // backends and peers, with --measure
@@ -166,7 +169,7 @@ Status lengthen_ring(Problem& p) {
 
 // The most keys, and queries if there were as many, that fit in `room` bytes. Planning is pure, so this plans many
 // lengths.
-int64_t longest_of(const Planner& planner, const BenchRow& asked, double room) {
+int64_t longest_of(const Planner& planner, const BenchRow& asked, double room, bool planned = true) {
   const auto fits = [&](int64_t keys) {
     Problem p = asked.problem;
     p.len_k = int32_t(keys);
@@ -177,7 +180,8 @@ int64_t longest_of(const Planner& planner, const BenchRow& asked, double room) {
       if (total(pieces_of(p)) > room || !bound_by(asked.pattern, p).ok()) return false;
     }
     Plan plan;
-    return valid(p).ok() && planner.plan(p, plan).ok() && total(pieces_of(p)) + double(plan.workspace_bytes) <= room;
+    return valid(p).ok() && (!planned || planner.plan(p, plan).ok()) &&
+           total(pieces_of(p)) + double(plan.workspace_bytes) <= room;
   };
   int64_t low = 0, high = 1;
   constexpr int64_t kMost = int64_t(1) << 30;
@@ -246,8 +250,9 @@ Json as_json(const Answer& a) {
   Json tensors = Json::array();
   for (const Piece& piece : a.pieces) tensors.push_back({{"role", piece.text()}, {"bytes", uint64_t(piece.bytes)}});
   Json j = {{"problem", name(p)},
-            {"backend", a.plan.backend->name},
-            {"workspace_bytes", a.plan.workspace_bytes},
+            {"backend", a.is_planned() ? Json(a.plan.backend->name) : Json(nullptr)},
+            {"workspace_bytes", a.is_planned() ? Json(a.plan.workspace_bytes) : Json(nullptr)},
+            {"estimated", a.elsewhere},
             {"tensors", tensors},
             {"tensor_bytes", uint64_t(total(a.pieces))},
             {"total_bytes", uint64_t(total(a.pieces)) + a.plan.workspace_bytes},
@@ -275,16 +280,21 @@ void row(std::string_view what, std::string_view value) { fmt::print("  {:<15} {
 void print(const Answer& a) {
   const Problem& p = a.plan.problem;
   fmt::print("{}\n", name(p));
-  row("backend", join(a.plan.backend->name, a.plan.why == kByEnvironment ? join(", ", kByEnvironment) : ""));
-  row("workspace", fmt::format("{} ({} bytes)", bytes_text(double(a.plan.workspace_bytes)), a.plan.workspace_bytes));
+  if (a.is_planned()) {
+    row("backend", join(a.plan.backend->name, a.plan.why == kByEnvironment ? join(", ", kByEnvironment) : ""));
+    row("workspace", fmt::format("{} ({} bytes)", bytes_text(double(a.plan.workspace_bytes)), a.plan.workspace_bytes));
+  } else {
+    row("workspace", "unknown: this build of attune has no GPU code, so nothing is planned");
+  }
   for (const Piece& piece : a.pieces) row(piece.text(), bytes_text(piece.bytes));
   row("together", bytes_text(total(a.pieces) + double(a.plan.workspace_bytes)));
   row("per token", fmt::format("{} of keys and values; {} MB of everything", bytes_text(token_bytes(p)),
                                digits_text(megabytes_a_token(a))));
   row("not stored", fmt::format("{} of scores in {}", bytes_text(scores_bytes(p)), name(p.dtype.kv)));
   if (a.device_bytes)
-    row("longest", fmt::format("{} in {}", a.longest == 1 ? "1 key fits" : join(a.longest, " keys fit"),
-                               bytes_text(a.device_bytes)));
+    row("longest", fmt::format("{}{} in {}{}", a.elsewhere ? "est. " : "",
+                               a.longest == 1 ? "1 key fits" : join(a.longest, " keys fit"),
+                               bytes_text(a.device_bytes), a.is_planned() ? "" : ", tensors alone"));
   if (a.ways.size() > 1) fmt::print("by backend\n");
   for (size_t n = 0; n < a.ways.size() && a.ways.size() > 1; ++n)
     row(a.ways[n].backend, join(bytes_text(a.ways[n].workspace), " of workspace",
@@ -338,11 +348,17 @@ Status answer(const ForcedBackend& forced, const BenchRow& row, const Device& de
   Tuned tuned;
   if (Status s = load_tuned(device, tuned); !s.ok()) return s;
   const Planner planner{.device = device, .rules = tuned.rules, .forced = forced.name};
-  if (Status s = planner.plan(problem, out.plan); !s.ok()) return s;
+  out.elsewhere = device.kind == DeviceKind::cuda && device.index < 0;
+  const bool has_code = find_backend("cuda_standard");  // a build with GPU code has it
+  if (Status s = planner.plan(problem, out.plan); !s.ok()) {
+    if (has_code || !out.elsewhere || !valid(problem).ok() || !forced.name.empty()) return s;
+    out.plan = {.problem = problem, .device = device};
+  }
   if (forced.by_environment) out.plan.why = kByEnvironment;
   out.pieces = pieces_of(problem);
   out.device_bytes = device_bytes;
-  if (device_bytes > 0) out.longest = longest_of(planner, row, device_bytes);
+  if (device_bytes > 0) out.longest = longest_of(planner, row, device_bytes, out.is_planned());
+  if (!out.is_planned()) return Status::good();
   for (const Backend* b : backends()) {
     if (b->only_by_name || !forced.name.empty()) continue;
     const Planner one{.device = device, .rules = {}, .forced = b->name};
@@ -364,7 +380,11 @@ void run(const Asked& asked, Context& context) {
     Status s = parse_row(asked.line, row);
     if (s.ok() && !row.module.empty())
       s = Status::no("a pass given with a module line; give '", row.module, "', both passes are shown");
-    if (!s.ok()) return fail(context, kUsage, join("attune memory: ", s.message, "; see attune memory --help"));
+    if (const std::string module = meant_module(asked.line); !s.ok() && !module.empty()) s.message = module;
+    const std::string_view see = s.message.ends_with('?') ? " See" : "; see";
+    if (!s.ok())
+      return fail(context, kUsage, join("attune memory: ", s.message, see, " attune memory --help",
+                                        row.module.empty() ? caret_below(asked.line) : ""));
   }
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok())
@@ -418,13 +438,13 @@ void run(const Asked& asked, Context& context) {
     return fail(context, kMachine, join("attune memory: ", attune_last_error()));
 
   if (context.json) {
-    Json j = found.plan.backend ? as_json(found) : Json::object();
+    Json j = asked.line.empty() ? Json::object() : as_json(found);
     j["device"] = device.name;
     j["device_bytes"] = device_bytes ? Json(uint64_t(device_bytes)) : Json(nullptr);
     j["pool"] = here ? as_json(now) : Json(nullptr);
     fmt::print("{}\n", j.dump(2));
   } else {
-    if (found.plan.backend) print(found), print_measured(found);
+    if (!asked.line.empty()) print(found), print_measured(found);
     if (here) fmt::print("{}, {}\n", device.name, bytes_text(device_bytes));
     else fmt::print("{}, {} by its data sheet; it is not in this machine, so the rest is computed\n", device.name,
                     bytes_text(device_bytes));

@@ -25,7 +25,7 @@ Status cases_of(const SubjectsAsked& asked, std::vector<AccuracyCase>& out) {
   const Variation plain{.layout = Layout::bhsd, .pad = 0};
   std::vector<BenchRow> rows;
   for (const std::string& line : lines_of(asked.lines))
-    if (Status s = parse_row(line, rows.emplace_back()); !s.ok()) return s;
+    if (Status s = parse_row(line, rows.emplace_back()); !s.ok()) return s.message += caret_below(line), s;
   if (!asked.suite.empty())
     if (Status s = suite_rows(asked.suite, rows); !s.ok()) return s;
   Axes axes;

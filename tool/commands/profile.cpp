@@ -22,6 +22,7 @@
 #include "tool/commands/commands.h"
 #include "tool/files.h"
 #include "tool/json.h"
+#include "tool/line.h"
 #include "tool/machine.h"
 #include "tool/profile/counters.h"
 #include "tool/profile/cubin.h"
@@ -181,7 +182,10 @@ void run_problem(Asked asked, Context& context) {
   const auto no = [&](Exit code, const std::string& message) { fail(context, code, "attune profile: " + message); };
   BenchRow row;
   Device device;
-  if (const Status s = parse_row(asked.line, row); !s.ok()) return no(kUsage, s.message);
+  if (const Status s = parse_row(asked.line, row); !s.ok()) {
+    const std::string module = meant_module(asked.line);
+    return no(kUsage, join(module.empty() ? s.message : module, caret_below(asked.line)));
+  }
   if (!row.module.empty()) return no(kUsage, join("--run: '", asked.line, "' is a module; give a problem line"));
   if (!asked.files.empty()) return no(kUsage, "--run: given with files; it profiles this program only");
   ForcedBackend forced;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -323,7 +324,12 @@ Status from_json(std::string_view line, Record& out, Misread* kind) {
     if (line.find("}{\"attune_record\"") != line.npos)
       return Status::no("record: two records share the line: the newline between them is missing");
     if (line.starts_with('{') && e.byte > line.size()) why = Misread::cut_short;
-    return Status::no("record: not JSON, near character ", e.byte);
+    // What is there, and for a file of another kind what should be.
+    size_t at = std::min(line.size(), std::max<size_t>(e.byte, 1) - 1);
+    while (at > 0 && std::isalnum((unsigned char)(line[at - 1]))) --at;  // the whole word
+    const std::string_view there = line.substr(at, kShown / 2);
+    return Status::no("record: not JSON, near character ", e.byte, ": '", in_one_line(there), "'",
+                      line.starts_with('{') ? "" : "; records are lines that attune bench --out writes");
   } catch (const json::exception& e) {  // out of range; parsing throws no other
     return Status::no("record: ", number_in(e.what()), " is beyond the range of a double");
   } catch (const WrongField& field) {
@@ -359,6 +365,8 @@ Status read_records(const std::string& path, std::vector<Record>& out, std::vect
       if (unfinished) unfinished->push_back(join(path, ":", number, ": skipped an incomplete line"));
       break;
     }
+    for (const auto& [field, value] : {std::pair("problem", &r.problem), {"subject", &r.subject}})
+      if (value->empty()) return Status::no(path, ":", number, ": record: field ", field, " is missing");
     out.push_back(std::move(r));
   }
   return Status::good();
@@ -479,7 +487,8 @@ Status RecordFile::resume(std::vector<Record>& out, size_t* cut_records) {
 std::string held_up_text(const Record& r) {
   // A name with a colon, or of a package: see kPeers in subjects/peer.cpp.
   const std::string& base = r.baseline;
-  const bool other = r.peer || base.find(':') != base.npos || base == "flash_attn" || base == "fa3";
+  const bool other = r.peer || base.find(':') != base.npos || base.starts_with("flash_attn") ||
+                     base == "fa3" || base == "xformers" || base == "flashinfer" || base == "jax";
   return other && !base.empty() ? held_up_text(r.load, r.threads == 0) : "";
 }
 

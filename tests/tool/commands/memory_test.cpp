@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "plan/plan.h"
 #include "tests/tool/spawn.h"
 
 namespace attune {
@@ -146,6 +147,51 @@ TEST(Memory, of_a_device_that_is_not_here_is_that_of_its_data_sheet) {
   const Ran r = attune_says({"memory", "--device", "h200"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(r.out, "NVIDIA H200, 140 GiB by its data sheet; it is not in this machine, so the rest is computed\n");
+}
+
+// Whatever code a build has: tensors are those of the problem, and what fits is an estimate for a GPU elsewhere.
+TEST(Memory, of_a_problem_on_a_device_that_is_not_here_is_an_estimate) {
+  constexpr const char* kLine = "forward bf16 b1 h32/8 q1 k131072 d128 full";
+  const Ran r = attune_says({"memory", kLine, "--device", "h200"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "  longest         est. ")) << r.out;
+  EXPECT_TRUE(has(r.out, "NVIDIA H200, 140 GiB by its data sheet")) << r.out;
+  const json h200 = json::parse(attune_says({"memory", kLine, "--device", "h200", "--json"}).out);
+  const json l4 = json::parse(attune_says({"memory", kLine, "--device", "l4", "--json"}).out);
+  const json here = answer(kLine);
+  EXPECT_EQ(h200["tensor_bytes"], here["tensor_bytes"]);
+  EXPECT_EQ(h200["estimated"], true);
+  EXPECT_EQ(here["estimated"], false);
+  EXPECT_GT(h200["longest"], 5 * l4["longest"].get<int64_t>());
+  const bool planned = find_backend("cuda_standard");
+  EXPECT_EQ(h200["backend"].is_null(), !planned);
+  EXPECT_EQ(has(r.out, "workspace       unknown: this build of attune has no GPU code"), !planned) << r.out;
+}
+
+TEST(Memory, a_dry_run_for_a_device_that_is_not_here_is_an_estimate) {
+  const Ran r = attune_says({"bench", "--suite", "memory", "--dry-run", "--device", "l4"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "26 rows, est. ") && has(r.out, " on NVIDIA L4, which is not here, ")) << r.out;
+  EXPECT_TRUE(has(r.out, "q2097152 k2097152 d64 full: does not fit into memory")) << r.out;
+}
+
+// The mistake, and the word that was meant.
+TEST(Memory, a_misspelt_module_is_named) {
+  const Ran r = attune_says({"memory", "lama bf16 b1 s128 e256 h4 ffn=512 | causal"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "attune memory: 'lama' is not a pass, dtype or module; did you mean 'llama'? See attune memory "
+                         "--help\n  lama bf16 b1 s128 e256 h4 ffn=512 | causal\n  ^~~~\n")) << r.err;
+  const Ran bench = attune_says({"bench", "forward lama bf16 b1 s128 e256 h4 ffn=512 | causal"});
+  EXPECT_EQ(bench.code, 2);
+  EXPECT_TRUE(has(bench.err, "did you mean 'llama'?\n  forward lama bf16")) << bench.err;
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"bench", "forward f32 b1 h8 q512 k512 d64 casual"}, {"memory", "forward f32 b1 h8 q512 k512 d64 casual"},
+           {"profile", "--run", "forward f32 b1 h8 q512 k512 d64 casual"},
+           {"parity", "--backend", "cpu_forward", "forward f32 b1 h8 q512 k512 d64 casual"}}) {
+    const Ran c = attune_says(words);
+    EXPECT_EQ(c.code, 2);
+    EXPECT_TRUE(has(c.err, "did you mean 'causal'?") && has(c.err, "d64 casual\n") && has(c.err, " ^~~~~~\n")) << c.err;
+  }
 }
 
 TEST(Memory, a_backward_has_gradients_and_pages_are_whole) {

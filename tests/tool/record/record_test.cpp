@@ -248,7 +248,7 @@ TEST(Record, says_what_is_wrong_with_a_line) {
             "record: attune_record: 2.9 is not a whole number from -2147483648 to 2147483647");
   EXPECT_EQ(from_json("{\"attune_record\":1,\"median_ns\":\"long\"}", r).message,
             "record: median_ns: a text is not a number");
-  EXPECT_EQ(from_json("{\"attune_record\":1, not json", r).message, "record: not JSON, near character 22");
+  EXPECT_EQ(from_json("{\"attune_record\":1, not json", r).message, "record: not JSON, near character 22: 'not json'");
   EXPECT_TRUE(from_json("{\"attune_record\":1,\"from_a_later_version\":[1]}", r).ok());
 }
 
@@ -307,8 +307,8 @@ TEST(RecordFile, only_a_beginning_of_a_record_is_cut_off) {
   for (const auto& [end, said] : std::vector<std::pair<std::string, std::string>>{
            {line + line, joined},
            {line + line.substr(0, line.size() / 2), joined},
-           {line + "x", join("record: not JSON, near character ", line.size() + 1)},
-           {"{\"attune_record\":x", "record: not JSON, near character 18"}}) {
+           {line + "x", join("record: not JSON, near character ", line.size() + 1, ": 'x'")},
+           {"{\"attune_record\":x", "record: not JSON, near character 18: 'x'"}}) {
     std::filesystem::remove(file.path);
     file.append(line + "\n" + end);
     RecordFile out;
@@ -322,6 +322,10 @@ TEST(RecordFile, only_a_beginning_of_a_record_is_cut_off) {
 
 TEST(RecordFile, a_whole_line_that_cannot_be_read_is_no_unfinished_one) {
   File file;
+  File bare;
+  bare.append("{\"attune_record\":4}\n");
+  std::vector<Record> none;
+  EXPECT_EQ(read_records(bare.path, none).message, bare.path + ":1: record: field problem is missing");
   const std::string newer = "{\"attune_record\":5}";
   const std::string said = "record: written by a newer attune (record version 5, this one reads to 4): update";
   file.append(to_json(example()) + "\n" + newer);

@@ -294,7 +294,8 @@ TEST(Serve, goes_on_with_what_it_had_whatever_is_appended) {
   for (const auto& [line, said] : std::vector<std::pair<std::string, std::string>>{
            {"{\"attune_record\":2,\"rest_s\":1e999}", "record: 1e999 is beyond the range of a double"},
            {"{\"attune_record\":" + deep + "}", "record: lists and objects are nested more than 16 deep"},
-           {"nothing", "record: not JSON, near character 2"}}) {
+           {"nothing", "record: not JSON, near character 2: 'nothing'; records are lines that attune bench --out "
+                       "writes"}}) {
     std::ofstream(live.path) << before << line << "\n";
     const std::string now = live.asked("/revision");
     EXPECT_TRUE(now.starts_with("HTTP/1.1 500 ") && has(now, join("\r\n\r\n", live.path, ":2: ", said, "\n"))) << now;
