@@ -15,6 +15,7 @@ const char* const kLineGrammar =
     "  mask     full, causal, window<left>,<right>; then @top_left, @absolute, /<step>+<phase>\n"
     "  options  blocks<q>x<k>x<most>, softcap, alibi, bias[.<dtype>], dropout, sink, accumulate, append, rotary,\n"
     "           rotary_half, descale, block_bias, ragged, paged<size>, repro=run|batch, precision=tf32|tf32x3\n"
+    "  formula  your own mask and score: mask{q>=k && doc[q]==doc[k]} score{s + slope[h]*(k-q)}\n"
     "  variant  last, after ' : ': nsa, dilated, adaptive, ring and their parts, with name=value\n"
     "Words after the dtype may come in any order; the quotes are optional.\n";
 

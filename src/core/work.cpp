@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/formula/count.h"
 #include "core/variant/adaptive.h"
 #include "core/variant/dilated.h"
 #include "core/variant/nsa.h"
@@ -31,6 +32,7 @@ double pairs_of(const Problem& p, const Args* a, int b, const Sequence& s) {
   if (word(p.variant) == "dilated") return dilated_pairs(p, s.len_q);
   if (word(p.variant) == "adaptive")  // accurate to one block, because each row rounds its count
     return adaptive_of(p).density * 1e-6 * p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
+  if (has_formula(p) && !blocks.q) return formula_pairs(p, a, b, s);
   if (!blocks.q || !a) return p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
   double pairs = 0;
   for (int h = 0; h < p.heads_q; ++h) {

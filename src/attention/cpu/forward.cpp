@@ -89,6 +89,15 @@ class Task {
     for (int key = t.first; key < t.last; key += size)
       segments_[count_++] = {key, std::min(size, t.last - key), key - t.first};
   }
+  // Cuts off keys at both ends that the formula hides from the whole panel.
+  void cut(int panel, const Segment& g, Range& range) const {
+    const int step = int(round_up(FormulaLanes::kLanes / 4, m_.keys));
+    const auto hidden = [&](int first, int last) {
+      return box_of(panel, panel, {g.key + first, g.key + std::min(last, g.count)}) == BoxIs::hidden;
+    };
+    while (range.last - range.first > step && hidden(range.first, range.first + step)) range.first += step;
+    while (range.last - range.first > step && hidden(range.last - step, range.last)) range.last -= step;
+  }
   // What the formula says of panels, first to last, and a range of keys.
   BoxIs box_of(int first_panel, int last_panel, Rows keys) const {
     if (!formula_ || keys.first >= keys.last) return BoxIs::open;
@@ -224,6 +233,7 @@ class Task {
       const Segment& of = segments_[g];
       box_[g] = box_of(panel, panel, {of.key + range[g].first, of.key + std::min(range[g].last, of.count)});
       if (box_[g] == BoxIs::hidden) range[g] = {0, 0};
+      if (box_[g] == BoxIs::mixed) cut(panel, of, range[g]);
       if (range[g].first >= range[g].last) continue;
       float own[kMaxRows], *const s = x_.s + int64_t(n) * m.rows;
       std::fill_n(own, m.rows, -INFINITY);
@@ -333,17 +343,13 @@ class Task {
     const CpuKernels& m = panels_[panel];
     const int width = keys.last - keys.first, count = std::min(keys.last, g.count) - keys.first;
     m.read_scores(s, width, x_.plain, m.tile);
-    std::fill_n(top, m.rows, -INFINITY);
     each_lanes(panel, g.key + keys.first, count, [&](int r, int first, int n) {
-      float *x = x_.plain + int64_t(r) * m.tile + first, most = top[r];
-      const double* visible = lanes_.mask();
-      for (int k = 0; k < n; ++k) {
-        x[k] = visible[k] != 0 ? x[k] : -INFINITY;
-        most = x[k] > most || x[k] != x[k] ? x[k] : most;
-      }
-      top[r] = most;
+      lanes_.hide(n, x_.plain + int64_t(r) * m.tile + first);
     });
     m.write_scores(x_.plain, m.tile, width, s);
+    int from[kMaxRows] = {}, until[kMaxRows];
+    std::fill_n(until, m.rows, count);
+    m.hide(s, width, from, until, top);
   }
   // Masks and scores logits on plain rows.
   void formula_scores(int panel, const Range* range) {
@@ -367,8 +373,7 @@ class Task {
       const double* score = lanes_.score(s);
       for (int k = 0; k < n; ++k) x[k] = float(score[k] * double(kLog2e));
     }
-    const double* visible = lanes_.masks() ? lanes_.mask() : nullptr;
-    for (int k = 0; visible && k < n; ++k) x[k] = visible[k] != 0 ? x[k] : -INFINITY;
+    if (lanes_.masks()) lanes_.hide(n, x);
   }
 
   // Dropout changes the weight but not the sum that normalizes it.

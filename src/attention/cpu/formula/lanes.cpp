@@ -83,6 +83,10 @@ void slopes_of(Op op, const double* a, const double* b, const double* y, const d
   }
 }
 
+ATTUNE_WIDE void hide_where(const double* visible, float* x) {
+  for (int l = 0; l < kLanes; ++l) x[l] = visible[l] != 0 ? x[l] : -INFINITY;
+}
+
 void add(double* to, const double* x) {
   for (int l = 0; l < kLanes; ++l) to[l] += x[l];
 }
@@ -115,7 +119,10 @@ FormulaLanes::FormulaLanes(const FormulaCall& call, const Scratch& scratch, uint
     if (node.op == Op::k) own = kK;
     if (node.op == Op::h || node.op == Op::g) own = kH;
     for (int i = 0; i < node.operands; ++i) own |= depends_[node.operand[i]];
-    if (node.op != Op::element && !node.operands) continue;  // leaves are filled in
+    if (!node.operands) {  // leaves are filled in
+      leaves_[leaves_count_++] = int16_t(n);
+      continue;
+    }
     if (own & kS) of_s_[s_count_++] = int16_t(n);
     else if (own & ~lane_leaves_) of_rows_[rows_count_++] = int16_t(n);
     else of_lanes_[lanes_count_++] = int16_t(n);
@@ -123,8 +130,9 @@ FormulaLanes::FormulaLanes(const FormulaCall& call, const Scratch& scratch, uint
 }
 
 void FormulaLanes::fill(Op leaf, double x) {
-  for (int n = 0; n < f_.nodes; ++n)
-    if (f_.node[n].op == leaf) std::fill_n(lane(n), kLanes, leaf == Op::number ? f_.node[n].number : x);
+  for (int i = 0; i < leaves_count_; ++i)
+    if (const int n = leaves_[i]; f_.node[n].op == leaf)
+      std::fill_n(lane(n), kLanes, leaf == Op::number ? f_.node[n].number : x);
 }
 
 void FormulaLanes::begin(const Sequence& seq, int b, int n) {
@@ -161,6 +169,12 @@ void FormulaLanes::queries(const Sequence& seq, int b, const int64_t* position, 
 void FormulaLanes::key(int64_t position) {
   fill(Op::k, double(position));
   compute(of_rows_, rows_count_);
+}
+
+void FormulaLanes::hide(int n, float* x) const {
+  const double* visible = mask();
+  if (n == kLanes) return hide_where(visible, x);
+  for (int l = 0; l < n; ++l) x[l] = visible[l] != 0 ? x[l] : -INFINITY;
 }
 
 const double* FormulaLanes::score(const double* s) {

@@ -49,6 +49,7 @@ class FormulaLanes {
   bool masks() const { return f_.mask >= 0; }
   bool scores() const { return f_.score >= 0; }
   const double* mask() const { return lane(f_.mask); }  // 1: visible
+  void hide(int n, float* x) const;                     // -inf where the mask hides
   const double* score(const double* s);                 // of the logits in base e
   // d_s from the gradient of the last score; adds the gradients of arrays.
   void gradients(const double* d_score, double* d_s);
@@ -69,7 +70,8 @@ class FormulaLanes {
   Scratch x_;
   uint8_t depends_[kMostNodes]{}, lane_leaves_;
   int16_t of_lanes_[kMostNodes], of_rows_[kMostNodes], of_s_[kMostNodes];  // nodes, by when they are computed
-  int lanes_count_ = 0, rows_count_ = 0, s_count_ = 0;
+  int16_t leaves_[kMostNodes];
+  int lanes_count_ = 0, rows_count_ = 0, s_count_ = 0, leaves_count_ = 0;
   int n_ = kLanes;
 };
 
