@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "core/formula/of_problem.h"
 
 namespace attune {
 namespace {
@@ -67,6 +68,7 @@ Status problem_of(const attune_problem* given, Problem& out) {
   out = filled(std::bit_cast<Problem>(fields));
   // Checked here, not only in valid(): some callers read the variant before they validate the rest.
   if (out.variant.text[sizeof out.variant.text - 1]) return Status::no("problem: variant is not null-terminated");
+  if (out.variant.text[0] == 'f') canonicalize_formula(out.variant);
   return Status::good();
 }
 

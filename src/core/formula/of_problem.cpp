@@ -43,6 +43,14 @@ Status assign_formula(std::string_view mask, std::string_view score, Variant& ou
   return assign(out, text);
 }
 
+void canonicalize_formula(Variant& v) {
+  if (word(v) != "formula") return;
+  Variant canonical{};
+  std::string_view wrong;
+  FormulaPlace place;
+  if (assign_formula(value(v, "mask"), value(v, "score"), canonical, wrong, place).ok()) v = canonical;
+}
+
 Status valid_formula(const Problem& p) {
   Formula f;
   Variant again{};

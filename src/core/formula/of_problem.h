@@ -22,6 +22,9 @@ inline Formula formula_of(const Problem& p) {  // requires a valid problem; {} w
 Status assign_formula(std::string_view mask, std::string_view score, Variant& out, std::string_view& wrong,
                       FormulaPlace& place);
 
+// Rewrites the text of a formula in canonical form; leaves what does not read to valid_formula, for its sentence.
+void canonicalize_formula(Variant&);
+
 Status valid_formula(const Problem&);
 void declare_formula(const Problem&, const Args&, Declared&);
 
