@@ -8,7 +8,7 @@ error: a mutant that is not planted proves nothing.
 MASK, ARGS, SOFTMAX = "src/core/mask.h", "src/core/args.h", "src/core/softmax.h"
 PROBLEM, COST, DROPOUT = "src/core/problem.cpp", "src/core/work.cpp", "src/core/dropout.h"
 PLAN, RULES, CHECK = "src/plan/plan.cpp", "src/plan/rules.cpp", "src/core/check.cpp"
-FORWARD, BACKWARD = "src/attention/cpu/forward.cpp", "src/attention/cpu/backward.cpp"
+FORWARD, BACKWARD = "src/attention/cpu/forward.cpp", "src/attention/cpu/backward_task.h"
 GRADIENTS, PANELS = "src/attention/cpu/gradients.h", "src/attention/cpu/unit.h"
 DECODE = "src/attention/cpu/decode.cpp"
 SCALAR, NEON = "src/machine/cpu/scalar.cpp", "src/machine/cpu/neon.cpp"

@@ -16,7 +16,7 @@ endforeach()
 # Replays the inputs that the fuzzers found, without a fuzzer; see fuzz/CMakeLists.txt.
 add_library(fuzz_replay OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/replay.cpp)
 target_compile_options(fuzz_replay PRIVATE ${test_level})
-foreach(target problem_line tuned_file capi safetensors)
+foreach(target problem_line formula tuned_file capi safetensors)
   set(name fuzz_${target}_replay)
   add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp)
   target_compile_options(${name} PRIVATE ${test_level})

@@ -30,7 +30,8 @@ class Task {
         lanes_(formula, scratch.formula, FormulaLanes::kQ | FormulaLanes::kH),
         dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)),
         numbers_(only_numbers(p_) && !formula_ ? a.row<const float>(Role::bias) : nullptr),
-        general_((needs_general(p_) && !numbers_) || lanes_.scores()), f32_(p_.dtype.grad == DType::f32), scale_(scale_of(p_, a)) {
+        general_((needs_general(p_) && !numbers_) || lanes_.scores()), f32_(p_.dtype.grad == DType::f32),
+        scale_(scale_of(p_, a)) {
     for (int n = 0; n < units_of_keys(p_); ++n)
       x_.units[n] = unit_of(p_, a, b, head_kv * units_of_keys(p_) + n, x_.scores + n * group(p_));
     for (int n = 0; n < units_of_keys(p_); ++n)
@@ -493,8 +494,8 @@ class Task {
         for (int l = 0; l < n; ++l) {
           const bool open = l >= seen.first && l < std::min(seen.last, pairs.count) && pairs.visible(l);
           const float weight = open && lse[l] != INFINITY ? std::exp2(exponent_of_weight(pairs.score[l], lse[l])) : 0.f;
-          pairs.keep[l] = weight != 0.f ? u.score(t.rows.first + first + l).keep(u.position(t.rows.first + first + l), j)
-                                        : 0.f;
+          const int row = t.rows.first + first + l;
+          pairs.keep[l] = weight != 0.f ? u.score(row).keep(u.position(row), j) : 0.f;
           pairs.weight[l] = weight;
           pairs.d_score[l] = weight != 0.f ? weight * (pairs.keep[l] * ds[l] - delta[l]) : 0.f;
         }

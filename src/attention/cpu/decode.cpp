@@ -157,7 +157,8 @@ class Task {
 
 bool is_decode(const Problem& p, const CpuKernels& m) {
   const int most = std::max(kTogether, m.rows / kShareOfPanel);
-  return m.row_scores && !by_head(p) && p.variant.text[0] == 0 && p.reproducible != Reproducible::batch && p.len_q <= most / group(p);
+  return m.row_scores && !by_head(p) && !p.variant.text[0] && p.reproducible != Reproducible::batch &&
+         p.len_q <= most / group(p);
 }
 
 Status shape_decode(Plan& plan) {

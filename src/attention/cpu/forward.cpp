@@ -30,10 +30,11 @@ constexpr float kLeastScale = 1e-6f;  // below, a block bias divided by the scal
 // Rows [first, first + rows) of a unit, from packing to storing.
 class Task {
  public:
-  Task(const Plan& plan, const Unit& unit, const CpuKernels& m, const Scratch& scratch, const PackedKeys& keys,
+  Task(const Plan& plan, const Unit& unit, const CpuKernels& m, const ForwardScratch& scratch, const PackedKeys& keys,
        const FormulaCall& formula, int first, int rows)
       : p_(plan.problem), u_(unit), m_(m), x_(scratch), keys_(keys), formula_(formula),
-        lanes_(formula, scratch.formula, FormulaLanes::kK), walk_{unit.seq.band, unit.seq.len_k, m.tile}, first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
+        lanes_(formula, scratch.formula, FormulaLanes::kK), walk_{unit.seq.band, unit.seq.len_k, m.tile},
+        first_(first), rows_(rows), dim_qk_(padded(m, p_.dim_qk)), dim_v_(padded(m, p_.dim_v)), panels_(m, rows) {
     const float scale = scale_of(p_, *u_.args);
     // Plain rows are used where no loop of the instruction set applies; a negative scale swaps maxima and minima. A
     // block bias is constant over a block, so its scores can be shifted in place.
@@ -270,6 +271,7 @@ class Task {
   void scores(int panel, const Segment& g, Range range, float* s, float* top) {
     const CpuKernels& m = panels_[panel];
     Range whole = open(panel, g);
+    whole = {std::max(whole.first, range.first), std::min(whole.last, range.last)};
     if (whole.first >= whole.last) whole = {range.last, range.last};
     for (const auto& [first, last] : {Range{range.first, whole.first}, whole, Range{whole.last, range.last}}) {
       if (first >= last) continue;
@@ -469,7 +471,7 @@ class Task {
   const Problem& p_;
   const Unit& u_;
   const CpuKernels& m_;
-  const Scratch& x_;
+  const ForwardScratch& x_;
   const PackedKeys& keys_;
   const FormulaCall& formula_;
   FormulaLanes lanes_;
@@ -522,7 +524,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   if (!tasks) return Status::good();
   std::atomic<int64_t> next{0};
   auto work = [&](int worker) {
-    const Scratch scratch = scratch_of(worker);
+    const ForwardScratch scratch = scratch_of(worker);
     for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
       const int split = int(n % plan.splits);
       // Longest first.
@@ -537,7 +539,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
   const int workers = int(std::min<int64_t>(plan.device.units, tasks));
   if (keys) {
     auto pack = [&](int worker) {
-      const Scratch scratch = scratch_of(worker);
+      const ForwardScratch scratch = scratch_of(worker);
       const int64_t of_head = ceil_div(longest(p, a).k, p.mask.blocks.k) * keys.tiles_per_block;
       for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < p.batch * p.heads_kv * of_head;)
         pack_keys(p, a, m, keys, scratch.rows, scratch.scores, n, of_head);
@@ -550,7 +552,7 @@ Status attend(const Plan& plan, const Args& a, Workspace ws, Stream) {
 
   next = 0;
   auto merge = [&](int worker) {
-    const Scratch scratch = scratch_of(worker);
+    const ForwardScratch scratch = scratch_of(worker);
     for (int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < int64_t(p.batch) * p.heads_q;)
       merge_splits(plan, a, m, partial, scratch.row, int(n / p.heads_q), int(n % p.heads_q));
   };

@@ -7,7 +7,7 @@
 namespace attune::cpu {
 
 // Scratch of one worker; counted in `shape` and placed in `run`.
-struct Scratch {
+struct ForwardScratch {
   std::byte *q, *k, *v, *p;
   float *o, *s, *plain, *ref, *sum, *row;
   const void** rows;
@@ -15,7 +15,7 @@ struct Scratch {
   FormulaLanes::Scratch formula;
 };
 
-inline Scratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
+inline ForwardScratch carve(Workspace& ws, const Plan& plan, const CpuKernels& m) {
   const Problem& p = plan.problem;
   const size_t rows = size_t(plan.tile_q), tile = size_t(m.tile), bytes = size_t(m.operand_bytes);
   const size_t dim_qk = size_t(padded(m, p.dim_qk)), dim_v = size_t(padded(m, p.dim_v));

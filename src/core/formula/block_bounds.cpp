@@ -79,7 +79,7 @@ double element_of(const Tensor& t, int64_t b, int64_t s, int64_t h, int64_t d) {
   }
 }
 
-Interval BlockBounds::bound(const Interval* index, int indices) const {
+NumberRange BlockBounds::bound(const NumberRange* index, int indices) const {
   const int32_t extent[kMostIndices] = {array.extent.batch, array.extent.seq, array.extent.head, array.extent.dim};
   int64_t first[kMostIndices] = {}, last[kMostIndices] = {};
   for (int i = 0; i < indices; ++i) {
@@ -88,7 +88,7 @@ Interval BlockBounds::bound(const Interval* index, int indices) const {
     last[axis] = element_index(index[i].hi, extent[axis]);
   }
   const bool whole = array.dtype != DType::f32;
-  const Interval everything{all.lo, all.hi, nan, whole};
+  const NumberRange everything{all.lo, all.hi, nan, whole};
   const int64_t lines = (last[0] - first[0] + 1) * (last[1] - first[1] + 1) * (last[2] - first[2] + 1);
   for (int n = 0; n < kLevels; ++n) {
     const int64_t size = size_of_block(n), from = first[3] / size, until = last[3] / size;
@@ -102,14 +102,14 @@ Interval BlockBounds::bound(const Interval* index, int indices) const {
             of = {formula::least(of.lo, row[d].lo), formula::most(of.hi, row[d].hi)};
         }
     // A block of nothing but NaN has no bounds.
-    return of.lo <= of.hi ? Interval{of.lo, of.hi, nan, whole} : everything;
+    return of.lo <= of.hi ? NumberRange{of.lo, of.hi, nan, whole} : everything;
   }
   return everything;
 }
 
 BoxIs FormulaBounds::decide(const Formula& f, const PairBox& x) const {
-  Interval value[kMostNodes];
-  const auto element = [&](int n, const Interval* index) { return array[n].bound(index, f.array[n].indices); };
+  NumberRange value[kMostNodes];
+  const auto element = [&](int n, const NumberRange* index) { return array[n].bound(index, f.array[n].indices); };
   return attune::decide(f, x, element, value);
 }
 

@@ -20,7 +20,7 @@ struct BlockBounds {
   int64_t blocks[kLevels]{};  // per row
 
   int64_t rows() const { return int64_t(array.extent.batch) * array.extent.seq * array.extent.head; }
-  Interval bound(const Interval* index, int indices) const;
+  NumberRange bound(const NumberRange* index, int indices) const;
 };
 
 // An element as a number.

@@ -42,8 +42,8 @@ struct Count {
                     .h_first = heads.first, .h_last = heads.last - 1, .b = b, .group = p.heads_q / p.heads_kv,
                     .len_q = s.len_q, .len_k = s.len_k};
     if (known) return bounds.decide(formula, x);
-    Interval value[kMostNodes];
-    return decide(formula, x, [](int, const Interval*) { return formula::anything(); }, value);
+    NumberRange value[kMostNodes];
+    return decide(formula, x, [](int, const NumberRange*) { return formula::anything(); }, value);
   }
   double pairs(Rows queries, Rows keys, int smallest) const {
     const double all = visible_pairs(s.band, queries, keys);

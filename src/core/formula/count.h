@@ -4,9 +4,9 @@
 
 namespace attune {
 
-// The visible pairs of all heads of sequence b, in the band and under the formula's mask and a score of -inf. Exact where
-// boxes are decided; the rest is sampled. Without arguments, or with arrays on a GPU, what depends on arrays counts as
-// visible.
+// The visible pairs of all heads of sequence b, in the band and under the formula's mask and a score of -inf. Exact
+// where boxes are decided; the rest is sampled. Without arguments, or with arrays on a GPU, what depends on arrays
+// counts as visible.
 double formula_pairs(const Problem&, const Args*, int b, const Sequence&);
 
 }  // namespace attune

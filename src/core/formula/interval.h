@@ -12,7 +12,7 @@
 namespace attune {
 
 // A truth is 0 or 1: hi = 0 is false everywhere, lo = 1 true everywhere.
-struct Interval {
+struct NumberRange {
   double lo = 0, hi = 0;
   bool nan = false;    // may also be NaN
   bool whole = false;  // only whole numbers
@@ -31,18 +31,18 @@ namespace formula {
 
 ATTUNE_HD inline double least(double a, double b) { return b < a ? b : a; }
 ATTUNE_HD inline double most(double a, double b) { return a < b ? b : a; }
-ATTUNE_HD inline Interval anything() { return {-INFINITY, INFINITY, true, false}; }
-ATTUNE_HD inline Interval whole(int64_t lo, int64_t hi) { return {double(lo), double(hi), false, true}; }
-ATTUNE_HD inline Interval truth(bool always, bool ever) { return {double(always), double(ever), false, false}; }
-ATTUNE_HD inline Interval hull(Interval a, Interval b) {
+ATTUNE_HD inline NumberRange anything() { return {-INFINITY, INFINITY, true, false}; }
+ATTUNE_HD inline NumberRange whole(int64_t lo, int64_t hi) { return {double(lo), double(hi), false, true}; }
+ATTUNE_HD inline NumberRange truth(bool always, bool ever) { return {double(always), double(ever), false, false}; }
+ATTUNE_HD inline NumberRange hull(NumberRange a, NumberRange b) {
   return {least(a.lo, b.lo), most(a.hi, b.hi), a.nan || b.nan, a.whole && b.whole};
 }
-ATTUNE_HD inline bool infinite(Interval a) { return a.lo == -INFINITY || a.hi == INFINITY; }
+ATTUNE_HD inline bool infinite(NumberRange a) { return a.lo == -INFINITY || a.hi == INFINITY; }
 
 // The bounds of four results; a result that is NaN sets the flag and counts as 0.
-ATTUNE_HD inline Interval corners(double w, double x, double y, double z, bool nan, bool whole) {
+ATTUNE_HD inline NumberRange corners(double w, double x, double y, double z, bool nan, bool whole) {
   const double all[4] = {w, x, y, z};
-  Interval r{INFINITY, -INFINITY, nan, whole};
+  NumberRange r{INFINITY, -INFINITY, nan, whole};
   for (const double one : all) {
     r.nan |= one != one;
     r.lo = least(r.lo, one != one ? 0 : one), r.hi = most(r.hi, one != one ? 0 : one);
@@ -50,28 +50,28 @@ ATTUNE_HD inline Interval corners(double w, double x, double y, double z, bool n
   return r;
 }
 
-ATTUNE_HD inline Interval add(Interval a, Interval b) {
-  const Interval r = {a.lo + b.lo, a.hi + b.hi, a.nan || b.nan, a.whole && b.whole};
+ATTUNE_HD inline NumberRange add(NumberRange a, NumberRange b) {
+  const NumberRange r = {a.lo + b.lo, a.hi + b.hi, a.nan || b.nan, a.whole && b.whole};
   const bool opposed = (a.hi == INFINITY && b.lo == -INFINITY) || (a.lo == -INFINITY && b.hi == INFINITY);
   return r.lo != r.lo || r.hi != r.hi || opposed ? anything() : r;
 }
-ATTUNE_HD inline Interval negative(Interval a) { return {-a.hi, -a.lo, a.nan, a.whole}; }
-ATTUNE_HD inline Interval multiply(Interval a, Interval b) {
-  Interval r = corners(a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi, a.nan || b.nan, a.whole && b.whole);
+ATTUNE_HD inline NumberRange negative(NumberRange a) { return {-a.hi, -a.lo, a.nan, a.whole}; }
+ATTUNE_HD inline NumberRange multiply(NumberRange a, NumberRange b) {
+  NumberRange r = corners(a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi, a.nan || b.nan, a.whole && b.whole);
   const bool zero_a = a.lo <= 0 && a.hi >= 0, zero_b = b.lo <= 0 && b.hi >= 0;
   r.nan |= (zero_a && infinite(b)) || (zero_b && infinite(a));
   return r;
 }
-ATTUNE_HD inline Interval divide(Interval a, Interval b) {
+ATTUNE_HD inline NumberRange divide(NumberRange a, NumberRange b) {
   if (b.lo <= 0 && b.hi >= 0) return anything();
-  Interval r = corners(a.lo / b.lo, a.lo / b.hi, a.hi / b.lo, a.hi / b.hi, a.nan || b.nan, false);
+  NumberRange r = corners(a.lo / b.lo, a.lo / b.hi, a.hi / b.lo, a.hi / b.hi, a.nan || b.nan, false);
   r.nan |= infinite(a) && infinite(b);
   return r;
 }
-ATTUNE_HD inline Interval floor_of(Interval a) { return {::floor(a.lo), ::floor(a.hi), a.nan, true}; }
-ATTUNE_HD inline Interval modulo(Interval a, Interval b) {
-  const Interval floored = floor_of(divide(a, b));
-  Interval r = add(a, negative(multiply(b, floored)));
+ATTUNE_HD inline NumberRange floor_of(NumberRange a) { return {::floor(a.lo), ::floor(a.hi), a.nan, true}; }
+ATTUNE_HD inline NumberRange modulo(NumberRange a, NumberRange b) {
+  const NumberRange floored = floor_of(divide(a, b));
+  NumberRange r = add(a, negative(multiply(b, floored)));
   r.whole = a.whole && b.whole;
   // The quotient of such whole numbers is never rounded up to a whole number.
   constexpr double kExact = 0x1p26;
@@ -80,51 +80,51 @@ ATTUNE_HD inline Interval modulo(Interval a, Interval b) {
   if (b.hi < 0) r.lo = most(r.lo, b.lo + 1), r.hi = least(r.hi, 0);
   return r;
 }
-ATTUNE_HD inline Interval minimum(Interval a, Interval b) {  // b < a ? b : a
-  const Interval r{least(a.lo, b.lo), least(a.hi, b.hi), a.nan, a.whole && b.whole};
+ATTUNE_HD inline NumberRange minimum(NumberRange a, NumberRange b) {  // b < a ? b : a
+  const NumberRange r{least(a.lo, b.lo), least(a.hi, b.hi), a.nan, a.whole && b.whole};
   return b.nan ? hull(r, a) : r;
 }
-ATTUNE_HD inline Interval maximum(Interval a, Interval b) {  // a < b ? b : a
-  const Interval r{most(a.lo, b.lo), most(a.hi, b.hi), a.nan, a.whole && b.whole};
+ATTUNE_HD inline NumberRange maximum(NumberRange a, NumberRange b) {  // a < b ? b : a
+  const NumberRange r{most(a.lo, b.lo), most(a.hi, b.hi), a.nan, a.whole && b.whole};
   return b.nan ? hull(r, a) : r;
 }
-ATTUNE_HD inline Interval absolute(Interval a) {
+ATTUNE_HD inline NumberRange absolute(NumberRange a) {
   if (a.lo >= 0) return a;
   if (a.hi <= 0) return negative(a);
   return {0, most(-a.lo, a.hi), a.nan, a.whole};
 }
-ATTUNE_HD inline Interval widened(double lo, double hi, bool nan) {
+ATTUNE_HD inline NumberRange widened(double lo, double hi, bool nan) {
   constexpr double kBy = 1e-14;
   return {lo - ::fabs(lo) * kBy - (lo == -INFINITY ? 0 : 1e-300), hi + ::fabs(hi) * kBy + 1e-300, nan, false};
 }
-ATTUNE_HD inline Interval exponential(Interval a) {
-  Interval r = widened(::exp(a.lo), ::exp(a.hi), a.nan);
+ATTUNE_HD inline NumberRange exponential(NumberRange a) {
+  NumberRange r = widened(::exp(a.lo), ::exp(a.hi), a.nan);
   r.lo = most(r.lo, 0);
-  return r.lo != r.lo || r.hi != r.hi ? Interval{0, INFINITY, true, false} : r;
+  return r.lo != r.lo || r.hi != r.hi ? NumberRange{0, INFINITY, true, false} : r;
 }
-ATTUNE_HD inline Interval logarithm(Interval a) {
+ATTUNE_HD inline NumberRange logarithm(NumberRange a) {
   if (a.hi < 0) return anything();
   const double lo = ::log(most(a.lo, 0)), hi = ::log(a.hi);
   if (infinite({lo, hi})) return {lo, INFINITY, a.nan || a.lo < 0, false};
   return widened(lo, hi, a.nan || a.lo < 0);
 }
-ATTUNE_HD inline Interval root(Interval a) {
+ATTUNE_HD inline NumberRange root(NumberRange a) {
   if (a.hi < 0) return anything();
   return {::sqrt(most(a.lo, 0)), ::sqrt(a.hi), a.nan || a.lo < 0, false};
 }
 
-ATTUNE_HD inline Interval less(Interval a, Interval b) {
+ATTUNE_HD inline NumberRange less(NumberRange a, NumberRange b) {
   return truth(a.hi < b.lo && !a.nan && !b.nan, a.lo < b.hi);
 }
-ATTUNE_HD inline Interval less_equal(Interval a, Interval b) {
+ATTUNE_HD inline NumberRange less_equal(NumberRange a, NumberRange b) {
   return truth(a.hi <= b.lo && !a.nan && !b.nan, a.lo <= b.hi);
 }
-ATTUNE_HD inline Interval equal(Interval a, Interval b) {
+ATTUNE_HD inline NumberRange equal(NumberRange a, NumberRange b) {
   return truth(a.single() && b.single() && a.lo == b.lo, a.lo <= b.hi && b.lo <= a.hi);
 }
-ATTUNE_HD inline Interval opposite(Interval a) { return truth(a.hi == 0, a.lo == 0); }
+ATTUNE_HD inline NumberRange opposite(NumberRange a) { return truth(a.hi == 0, a.lo == 0); }
 
-ATTUNE_HD inline Interval apply(Op op, Interval a, Interval b, Interval c) {
+ATTUNE_HD inline NumberRange apply(Op op, NumberRange a, NumberRange b, NumberRange c) {
   switch (op) {
     case Op::add: return add(a, b);
     case Op::subtract: return add(a, negative(b));
@@ -162,15 +162,17 @@ ATTUNE_HD inline int64_t element_index(double x, int64_t extent) {
   return !(x >= 1) ? 0 : x >= double(extent - 1) ? extent - 1 : int64_t(x);
 }
 
-// Bounds of node `root`, and of all nodes before it in `value`. element(array, Interval* index) bounds array elements.
+// Bounds of node `root`, and of all nodes before it in `value`. element(array, NumberRange* index) bounds elements.
 template <class Element>
-ATTUNE_HD Interval bound(const Formula& f, int root, const PairBox& x, Element element, Interval* value) {
+ATTUNE_HD NumberRange bound(const Formula& f, int root, const PairBox& x, Element element, NumberRange* value) {
   for (int n = 0; n <= root; ++n) {
     const FormulaNode& node = f.node[n];
-    Interval operand[kMostIndices];
+    NumberRange operand[kMostIndices];
     for (int i = 0; i < node.operands; ++i) operand[i] = value[node.operand[i]];
     switch (node.op) {
-      case Op::number: value[n] = {node.number, node.number, false, node.number == ::floor(node.number)}; break;
+      case Op::number:
+        value[n] = {node.number, node.number, false, node.number == ::floor(node.number)};
+        break;
       case Op::s: value[n] = formula::anything(); break;
       case Op::b: value[n] = formula::whole(x.b, x.b); break;
       case Op::h: value[n] = formula::whole(x.h_first, x.h_last); break;
@@ -190,14 +192,14 @@ ATTUNE_HD Interval bound(const Formula& f, int root, const PairBox& x, Element e
 enum class BoxIs : int32_t { hidden, open, mixed };  // open: every pair is visible, with its score unchanged
 
 template <class Element>
-ATTUNE_HD BoxIs decide(const Formula& f, const PairBox& x, Element element, Interval* value) {
+ATTUNE_HD BoxIs decide(const Formula& f, const PairBox& x, Element element, NumberRange* value) {
   const int last = f.score > f.mask ? f.score : f.mask;
   if (last < 0) return BoxIs::open;
   (void)bound(f, f.mask >= 0 && f.score < 0 ? f.mask : last, x, element, value);
   if (f.mask >= 0 && value[f.mask].hi == 0) return BoxIs::hidden;
   bool open = f.mask < 0 || value[f.mask].lo == 1;
   if (f.score >= 0) {
-    const Interval s = value[f.score];
+    const NumberRange s = value[f.score];
     if (s.hi == -INFINITY && !s.nan) return BoxIs::hidden;
     int at = f.score;  // the branch taken by every pair
     while (f.node[at].op == Op::choose && value[f.node[at].operand[0]].single())

@@ -72,16 +72,16 @@ PairBox all_pairs(const Problem& p) {
 }
 
 Extents extents_of(const Problem& p, const Formula& f, int array) {
-  Interval value[kMostNodes];
+  NumberRange value[kMostNodes];
   int32_t extent[kMostIndices] = {1, 1, 1, 1};  // of the last axes, last axis last
-  const auto element = [&](int of, Interval* index) {
+  const auto element = [&](int of, NumberRange* index) {
     const int indices = f.array[of].indices;
     for (int i = 0; of == array && i < indices; ++i) {
       const double most = index[i].hi;
       int32_t& e = extent[kMostIndices - indices + i];
       e = std::max(e, most >= kMostExtent ? kMostExtent : int32_t(element_index(most, kMostExtent) + 1));
     }
-    return Interval{0, 1023, false, true};
+    return NumberRange{0, 1023, false, true};
   };
   const int last = std::max(f.mask, f.score);
   if (last >= 0) (void)bound(f, last, all_pairs(p), element, value);

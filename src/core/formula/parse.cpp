@@ -304,7 +304,8 @@ Status read(std::string_view text, Formula& out, bool score, FormulaPlace& place
   if (p.wrong.empty() && p.at < text.size())
     p.refuse(p.here(), "found ", p.found(), " behind the end of the expression");
   if (p.wrong.empty() && bool(out.node[root].truth) == score)
-    p.refuse({0, text.size()}, score ? "is a truth; a score is a number" : "is a number; a mask is a truth, as in q>=k");
+    p.refuse({0, text.size()},
+             score ? "is a truth; a score is a number" : "is a number; a mask is a truth, as in q>=k");
   if (!p.wrong.empty()) {
     place = p.place;
     std::string word = std::string(text.substr(std::min(place.at, text.size()), std::min<size_t>(place.length, 40)));

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flex_attention with the arguments of PyTorch's FlexAttention, by formulas and without a compiler.
+
+A score_mod and a mask_mod are called once with stand-ins for their arguments. What they do with them (operators,
+indices of captured tensors, torch.where, tanh, ...) becomes a formula. What cannot become one is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from . import _core
+from .torch import attend
+
+__all__ = ["flex_attention", "trace"]
+
+_MOST_TEXT, _MOST_ARRAYS = 151, 8
+_CHOICE, _EITHER, _BOTH, _COMPARISON, _SUM, _PRODUCT, _UNARY, _PRIMARY = range(8)
+
+
+def _no(why: str) -> _core.Error:
+    return _core.Error(f"attune.flex: {why}")
+
+
+class Value:
+    """A part of a formula: text, how tightly it binds, and whether it is a truth."""
+
+    def __init__(self, text: str, binding: int = _PRIMARY, truth: bool = False):
+        self.text, self.binding, self.truth = text, binding, truth
+
+    def inside(self, least: int) -> str:
+        return self.text if self.binding >= least else f"({self.text})"
+
+    def __bool__(self) -> bool:
+        raise _no("a function decides by 'if', 'and', 'or' or 'not' on a traced value; accepted are torch.where, &, | "
+                  "and ~")
+
+    def __index__(self) -> int:
+        raise _no("a function uses a traced value as a Python integer; accepted are indices of tensors")
+
+    __int__ = __float__ = __index__
+
+    def __add__(self, other: Any) -> Value: return _two(self, "+", other, _SUM)
+    def __radd__(self, other: Any) -> Value: return _two(other, "+", self, _SUM)
+    def __sub__(self, other: Any) -> Value: return _two(self, "-", other, _SUM)
+    def __rsub__(self, other: Any) -> Value: return _two(other, "-", self, _SUM)
+    def __mul__(self, other: Any) -> Value: return _two(self, "*", other, _PRODUCT)
+    def __rmul__(self, other: Any) -> Value: return _two(other, "*", self, _PRODUCT)
+    def __truediv__(self, other: Any) -> Value: return _two(self, "/", other, _PRODUCT)
+    def __rtruediv__(self, other: Any) -> Value: return _two(other, "/", self, _PRODUCT)
+    def __floordiv__(self, other: Any) -> Value: return _two(self, "//", other, _PRODUCT)
+    def __rfloordiv__(self, other: Any) -> Value: return _two(other, "//", self, _PRODUCT)
+    def __mod__(self, other: Any) -> Value: return _two(self, "%", other, _PRODUCT)
+    def __rmod__(self, other: Any) -> Value: return _two(other, "%", self, _PRODUCT)
+    def __lt__(self, other: Any) -> Value: return _compare(self, "<", other)
+    def __le__(self, other: Any) -> Value: return _compare(self, "<=", other)
+    def __gt__(self, other: Any) -> Value: return _compare(self, ">", other)
+    def __ge__(self, other: Any) -> Value: return _compare(self, ">=", other)
+    def __eq__(self, other: object) -> Value: return _compare(self, "==", other)  # type: ignore[override]
+    def __ne__(self, other: object) -> Value: return _compare(self, "!=", other)  # type: ignore[override]
+    def __and__(self, other: Any) -> Value: return _logical(self, "&&", other, _BOTH)
+    def __or__(self, other: Any) -> Value: return _logical(self, "||", other, _EITHER)
+    __rand__, __ror__ = __and__, __or__
+    def __invert__(self) -> Value: return Value("!" + _truth(self).inside(_UNARY), _UNARY, True)
+    def __neg__(self) -> Value: return Value("-" + _number(self).inside(_UNARY), _UNARY)
+    def __abs__(self) -> Value: return _call("abs", self)
+
+    def __pow__(self, power: Any) -> Value:
+        if power == 2:
+            return self * self
+        if power == 0.5:
+            return _call("sqrt", self)
+        raise _no(f"a power of {power} is not a formula; accepted are 2 and 0.5")
+
+    def to(self, *_: Any, **__: Any) -> Value:
+        """Every number of a formula is f64."""
+        return self
+
+    float = double = int = long = to
+
+    def __getattr__(self, name: str) -> Any:
+        function = _FUNCTIONS.get(name)
+        if function is None:
+            raise _no(f"'{name}' of a traced value is not a formula; accepted are {', '.join(sorted(_FUNCTIONS))}")
+        return lambda *others, **named: function(self, *others, **named)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Array(Value):
+    """A captured tensor with some of its indices; it is a value when it has them all."""
+
+    def __init__(self, tensor: Any, name: str, indices: tuple[Value, ...]):
+        text = f"{name}[{','.join(i.text for i in indices)}]"
+        is_bool = tensor.dtype == torch.bool
+        super().__init__(text + "!=0" if is_bool else text, _COMPARISON if is_bool else _PRIMARY, is_bool)
+        self.tensor, self.name, self.indices = tensor, name, indices
+
+    def __getitem__(self, index: Any) -> Array:
+        more = index if isinstance(index, tuple) else (index,)
+        return Array(self.tensor, self.name, (*self.indices, *map(_number, more)))
+
+    def whole(self) -> Value:
+        if len(self.indices) != self.tensor.dim():
+            raise _no(f"a captured tensor of {self.tensor.dim()} axes has {len(self.indices)} indices; all are needed")
+        return Value(self.text, self.binding, self.truth)
+
+
+def _value(x: Any) -> Value:
+    if isinstance(x, Array):
+        return x.whole()
+    if isinstance(x, Value):
+        return x
+    if isinstance(x, torch.Tensor) and x.dim() == 0:
+        x = x.item()
+    if isinstance(x, bool):
+        return Value("0==0" if x else "0!=0", _COMPARISON, True)
+    if isinstance(x, (int, float)):
+        text = repr(abs(x)).replace("+", "")
+        if math.isnan(x):
+            raise _no("a constant is NaN; accepted are numbers and infinity")
+        return Value("-" + text, _UNARY) if str(x).startswith("-") else Value(text)
+    if isinstance(x, torch.Tensor):
+        raise _no(f"a captured tensor of {x.dim()} axes is used without indices")
+    raise _no(f"{type(x).__name__} is not a formula; accepted are numbers, tensors with indices and the arguments")
+
+
+def _number(x: Any) -> Value:
+    x = _value(x)
+    return Value(f"{x.inside(_EITHER)}?1:0", _CHOICE) if x.truth else x
+
+
+def _truth(x: Any) -> Value:
+    x = _value(x)
+    return x if x.truth else Value(f"{x.inside(_SUM)}!=0", _COMPARISON, True)
+
+
+def _two(a: Any, symbol: str, b: Any, binding: int) -> Value:
+    return Value(_number(a).inside(binding) + symbol + _number(b).inside(binding + 1), binding)
+
+
+def _compare(a: Any, symbol: str, b: Any) -> Value:
+    return Value(_number(a).inside(_SUM) + symbol + _number(b).inside(_SUM), _COMPARISON, True)
+
+
+def _logical(a: Any, symbol: str, b: Any, binding: int) -> Value:
+    return Value(_truth(a).inside(binding) + symbol + _truth(b).inside(binding + 1), binding, True)
+
+
+def _call(name: str, *values: Any) -> Value:
+    return Value(f"{name}({','.join(_number(v).text for v in values)})")
+
+
+def _where(condition: Any, yes: Any, no: Any) -> Value:
+    a, b = _value(yes), _value(no)
+    if not (a.truth and b.truth):
+        a, b = _number(a), _number(b)
+    return Value(f"{_truth(condition).inside(_EITHER)}?{a.text}:{b.text}", _CHOICE, a.truth)
+
+
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Value:
+    if min is not None:
+        x = _call("max", x, min)
+    return _value(x) if max is None else _call("min", x, max)
+
+
+def _divide(a: Any, b: Any, rounding_mode: str | None = None) -> Value:
+    if rounding_mode not in (None, "floor"):
+        raise _no(f"rounding_mode={rounding_mode!r} is not a formula; accepted are None and 'floor'")
+    return _two(a, "//" if rounding_mode else "/", b, _PRODUCT)
+
+
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "where": _where, "clamp": _clamp, "tanh": lambda x: _call("tanh", x), "exp": lambda x: _call("exp", x),
+    "log": lambda x: _call("log", x), "sqrt": lambda x: _call("sqrt", x), "abs": lambda x: _call("abs", x),
+    "floor": lambda x: _call("floor", x), "minimum": lambda a, b: _call("min", a, b),
+    "maximum": lambda a, b: _call("max", a, b), "square": lambda x: _number(x) * x,
+    "add": lambda a, b: _two(a, "+", b, _SUM), "sub": lambda a, b: _two(a, "-", b, _SUM),
+    "rsub": lambda a, b: _two(b, "-", a, _SUM), "mul": lambda a, b: _two(a, "*", b, _PRODUCT), "div": _divide,
+    "true_divide": _divide, "floor_divide": lambda a, b: _two(a, "//", b, _PRODUCT),
+    "remainder": lambda a, b: _two(a, "%", b, _PRODUCT), "neg": lambda x: -_number(x),
+    "lt": lambda a, b: _compare(a, "<", b), "le": lambda a, b: _compare(a, "<=", b),
+    "gt": lambda a, b: _compare(a, ">", b), "ge": lambda a, b: _compare(a, ">=", b),
+    "eq": lambda a, b: _compare(a, "==", b), "ne": lambda a, b: _compare(a, "!=", b),
+    "logical_and": lambda a, b: _logical(a, "&&", b, _BOTH), "logical_or": lambda a, b: _logical(a, "||", b, _EITHER),
+    "bitwise_and": lambda a, b: _logical(a, "&&", b, _BOTH), "bitwise_or": lambda a, b: _logical(a, "||", b, _EITHER),
+    "logical_not": lambda x: ~_truth(x), "bitwise_not": lambda x: ~_truth(x),
+}
+_SPELLINGS = {"__and__": "logical_and", "__or__": "logical_or", "__rand__": "logical_and", "__ror__": "logical_or",
+              "__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__sub__": "sub", "__add__": "add",
+              "__mul__": "mul", "__truediv__": "div", "__floordiv__": "floor_divide", "__mod__": "remainder",
+              "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge",
+              "__neg__": "neg", "__invert__": "logical_not", "__abs__": "abs"}
+
+
+class _Tracing(TorchFunctionMode):
+    """Turns functions of PyTorch into formulas where a traced value is among their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[Any] = []
+
+    def array(self, tensor: Any) -> Array:
+        for n, known in enumerate(self.tensors):
+            if known is tensor:
+                return Array(tensor, f"a{n}", ())
+        if len(self.tensors) == _MOST_ARRAYS:
+            raise _no(f"more than {_MOST_ARRAYS} tensors are captured")
+        self.tensors.append(tensor)
+        return Array(tensor, f"a{len(self.tensors) - 1}", ())
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        flat = [*args, *kwargs.values()]
+        traced = any(isinstance(x, Value) or (isinstance(x, tuple) and any(isinstance(y, Value) for y in x))
+                     for x in flat)
+        if not traced:
+            return function(*args, **kwargs)
+        name = getattr(function, "__name__", str(function))
+        if name == "__getitem__":
+            return self.array(args[0])[args[1]]
+        known = _FUNCTIONS.get(_SPELLINGS.get(name, name))
+        if known is None:
+            raise _no(f"torch's '{name}' is not a formula; accepted are {', '.join(sorted(_FUNCTIONS))}")
+        return known(*args, **kwargs)
+
+
+def trace(score_mod: Callable[..., Any] | None = None, mask_mod: Callable[..., Any] | None = None
+          ) -> tuple[str, list[Any]]:
+    """The variant text of both functions, "formula mask=... score=...", and the tensors that they capture."""
+    b, h, q, k = (Value(name) for name in "bhqk")
+    parts, text = [], ""
+    with _Tracing() as tracing:
+        if mask_mod is not None:
+            parts.append(("mask", _truth(mask_mod(b, h, q, k))))
+        if score_mod is not None:
+            parts.append(("score", _number(score_mod(Value("s"), b, h, q, k))))
+    order: list[int] = []  # the library numbers arrays in the order of their first appearance in the text
+    for what, value in parts:
+        text += f" {what}={value.text}"
+        for at in range(len(value.text)):
+            if value.text[at] == "a" and value.text[at + 1:at + 2].isdigit() and int(value.text[at + 1]) not in order:
+                order.append(int(value.text[at + 1]))
+    if len(text) > _MOST_TEXT:
+        raise _no(f"the formula has {len(text) - 1} characters; at most {_MOST_TEXT} are accepted:{text}")
+    return ("formula" + text if text else ""), [tracing.tensors[n] for n in order]
+
+
+def _as_array(tensor: Any) -> Any:
+    if tensor.dim() > 4:
+        raise _no(f"a captured tensor has {tensor.dim()} axes; at most 4 are accepted")
+    if tensor.dtype not in (torch.int32, torch.int64, torch.float32):
+        tensor = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int32)
+    return tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape)).contiguous()
+
+
+def flex_attention(query: Any, key: Any, value: Any, score_mod: Callable[..., Any] | None = None,
+                   block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False,
+                   return_lse: bool = False) -> Any:
+    """FlexAttention of q, k and v [batch, head, token, dim]. block_mask is a BlockMask, whose mask_mod counts and whose
+    blocks do not, or a mask_mod. Gradients reach q, k, v and captured f32 tensors of score_mod."""
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise _no(f"q has {query.shape[1]} heads and k has {key.shape[1]}; enable_gqa=True accepts both")
+    mask_mod = getattr(block_mask, "mask_mod", block_mask)
+    variant, tensors = trace(score_mod, mask_mod)
+    options: dict[str, Any] = {}
+    if variant:
+        options = {"variant": variant, "variant_tensors": {n: _as_array(t) for n, t in enumerate(tensors)}}
+    return attend(query, key, value, layout="bhsd", align="top_left", scale=scale, return_lse=return_lse, **options)

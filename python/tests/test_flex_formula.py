@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attune.flex: functions of FlexAttention become formulas, with the results and gradients of FlexAttention."""
+
+from __future__ import annotations
+
+import unittest
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import needs
+
+needs.pytorch()
+
+import torch
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+    raise unittest.SkipTest("FlexAttention runs on a CPU since PyTorch 2.6")
+
+import attune
+import attune.flex
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 48, 80, 32
+
+MASKS: dict[str, Callable[..., Any]] = {
+    "q>=k": lambda b, h, q, k: q >= k,
+    "q>=k&&q-k<=9": lambda b, h, q, k: (q >= k) & (q - k <= 9),
+    "k<7||!(q<k)": lambda b, h, q, k: (k < 7) | ~(q < k),
+    "abs(q//8-k//8)<=2": lambda b, h, q, k: abs(q // 8 - k // 8) <= 2,
+    "(q-k)%4==0": lambda b, h, q, k: torch.eq((q - k) % 4, 0),
+    "h%2==0?q>=k:k<40": lambda b, h, q, k: torch.where(h % 2 == 0, q >= k, k < 40),
+    "q>=k&&b>=0": lambda b, h, q, k: torch.logical_and(q >= k, b >= 0),
+}
+SCORES: dict[str, Callable[..., Any]] = {
+    "20*tanh(s/20)": lambda s, b, h, q, k: 20 * torch.tanh(s / 20),
+    "s+(q-k)": lambda s, b, h, q, k: s + (q - k),
+    "q>=k?s:-inf": lambda s, b, h, q, k: torch.where(q >= k, s, -float("inf")),
+    "s*(q>=k?1:0)": lambda s, b, h, q, k: s * (q >= k),
+    "min(max(s,-1),0.5)": lambda s, b, h, q, k: torch.clamp(s, min=-1, max=0.5),
+    "s*s-1e-05*q": lambda s, b, h, q, k: s ** 2 - 1e-5 * q,
+}
+
+
+class Formulas(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        torch.manual_seed(1)
+        cls.inputs = [torch.randn(BATCH, HEADS, n, DIM) for n in (QUERIES, KEYS, KEYS)]
+        cls.d_out = torch.randn(BATCH, HEADS, QUERIES, DIM)
+
+    def same(self, mask: Callable[..., Any] | None = None, score: Callable[..., Any] | None = None,
+             captured: Any = None) -> None:
+        results = []
+        for is_ours in (False, True):
+            q, k, v = (x.clone().requires_grad_() for x in self.inputs)
+            if captured is not None:
+                captured.grad = None
+            block_mask = mask and create_block_mask(mask, BATCH, HEADS, QUERIES, KEYS, device="cpu")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it is not compiled
+                run = attune.flex.flex_attention if is_ours else flex_attention
+                out, lse = run(q, k, v, score_mod=score, block_mask=block_mask, return_lse=True)
+            out.backward(self.d_out)
+            results.append([out, lse, q.grad, k.grad, v.grad, captured.grad.clone() if captured is not None else None])
+        for theirs, ours in zip(*results):
+            if theirs is not None:
+                torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
+
+    def test_masks(self) -> None:
+        for text, mask in MASKS.items():
+            with self.subTest(text):
+                self.assertEqual(attune.flex.trace(None, mask)[0], f"formula mask={text}")
+                self.same(mask)
+
+    def test_scores(self) -> None:
+        for text, score in SCORES.items():
+            with self.subTest(text):
+                self.assertEqual(attune.flex.trace(score)[0], f"formula score={text}")
+                self.same(None, score)
+
+    def test_captured_tensors(self) -> None:
+        doc = torch.arange(KEYS) // 17
+        length = torch.tensor([50, 80], dtype=torch.int32)
+        allowed = torch.rand(BATCH, QUERIES, KEYS) < 0.7
+        self.same(lambda b, h, q, k: doc[q] == doc[k])
+        self.same(lambda b, h, q, k: k < length[b])
+        self.same(lambda b, h, q, k: allowed[b, q, k])
+        self.same(lambda b, h, q, k: allowed[b][q][k] & (q < k + 40))
+        slope = torch.tensor([0.5, 0.25, 0.125, 0.1], requires_grad=True)
+        self.same(None, lambda s, b, h, q, k: s + slope[h] * (k - q), slope)
+        table = torch.randn(HEADS, QUERIES + KEYS, requires_grad=True)
+        self.same(lambda b, h, q, k: q + 40 >= k, lambda s, b, h, q, k: s + table[h, q - k + KEYS], table)
+
+    def test_what_is_not_a_formula_is_a_sentence(self) -> None:
+        def decides(b: Any, h: Any, q: Any, k: Any) -> Any:
+            return max(k, q)
+
+        refused: list[tuple[str, Callable[..., Any]]] = [
+            ("decides by 'if'", decides),
+            ("'sin' is not a formula", lambda b, h, q, k: torch.sin(q) > 0),
+            ("'cumsum' of a traced value", lambda b, h, q, k: q.cumsum(0) > 0),
+            ("a power of 3", lambda b, h, q, k: q ** 3 > k),
+            ("1 indices", lambda b, h, q, k: torch.zeros(9, 9)[q] > 0),
+            ("str is not a formula", lambda b, h, q, k: "no"),
+            ("at most 151 are accepted", lambda b, h, q, k: sum(q * n for n in range(60)) > k),
+        ]
+        for why, mask in refused:
+            with self.subTest(why), self.assertRaisesRegex(attune.Error, why):
+                attune.flex.trace(None, mask)
+        with self.assertRaisesRegex(attune.Error, "enable_gqa"):
+            attune.flex.flex_attention(self.inputs[0], *(x[:, :2] for x in self.inputs[1:]))
+
+
+if __name__ == "__main__":
+    unittest.main()
