@@ -79,7 +79,7 @@ struct Shards {
     return files[name] = std::move(file), Status::good();
   }
   Status open(const std::string& folder) {
-    if (std::error_code e; fs::exists(join(folder, "/", kOneFile), e)) return open(folder, kOneFile);
+    if (std::error_code error; fs::exists(fs::path(folder) / kOneFile, error)) return open(folder, kOneFile);
     const std::string path = join(folder, "/", kIndex);
     std::string index;
     if (Status s = read_limited(path, {.most_bytes = kMostIndex}, index); !s.ok())
@@ -125,10 +125,12 @@ Status fit(const Model& model, const std::string& folder, Shards& shards,
 // What a folder holds beside a checkpoint stays: its files are linked into the new one.
 Status keep_others(const std::string& old, const std::string& made) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(old, error)) {
+  for (fs::directory_iterator at(old, error), end; !error && at != end; at.increment(error)) {
+    const fs::directory_entry& entry = *at;
     const std::string name = entry.path().filename();
     if (name == "config.json" || name == kIndex || name.ends_with(".safetensors")) continue;
-    if (!entry.is_regular_file() || entry.is_symlink())
+    std::error_code e;
+    if (!entry.is_regular_file(e) || entry.is_symlink(e))
       return Status::no(old, ": holds '", name, "', which is not a file; save to a folder with files alone");
     if (linkat(AT_FDCWD, entry.path().c_str(), AT_FDCWD, join(made, "/", name).c_str(), 0))
       return Status::no(old, ": '", name, "' cannot be kept: ", std::strerror(errno));
@@ -141,11 +143,15 @@ void sweep(const std::string& folder) {
   const fs::path target(folder);
   const std::string begin = target.filename().string() + ".saving-";
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(target.has_parent_path() ? target.parent_path() : ".", error)) {
-    const std::string name = entry.path().filename();
+  const fs::path parent = target.has_parent_path() ? target.parent_path() : ".";
+  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
     if (!name.starts_with(begin)) continue;
     const int owner = std::atoi(name.c_str() + begin.size());
-    if (owner > 0 && kill(owner, 0) && errno == ESRCH) fs::remove_all(entry.path(), error);
+    if (owner > 0 && kill(owner, 0) && errno == ESRCH) {
+      std::error_code ignored;
+      fs::remove_all(at->path(), ignored);
+    }
   }
 }
 

@@ -174,7 +174,8 @@ void rotary_tables(const RotaryShape& r, int positions, std::vector<float>& cos,
     float f = 1.f / std::pow(float(r.theta), float(2 * i) / float(r.dims));
     if (r.scaling == Scaling::linear) f /= float(r.factor);
     if (r.scaling == Scaling::llama3) {
-      const double wave = 2 * std::numbers::pi / f, most = r.original / r.low_factor, least = r.original / r.high_factor;
+      const double wave = 2 * std::numbers::pi / f;
+      const double most = r.original / r.low_factor, least = r.original / r.high_factor;
       const double smooth = (r.original / wave - r.low_factor) / (r.high_factor - r.low_factor);
       if (wave > most) f = float(f / r.factor);
       else if (wave >= least) f = float((1 - smooth) * f / r.factor + smooth * f);

@@ -31,7 +31,7 @@ struct RotaryShape {
 // How a matrix lies in a checkpoint: [out, in] as here; [in, out]; or [heads, (q k v), dim, in].
 enum class Layout : int32_t { as_here, transposed, by_head };
 
-// Names in a checkpoint; "" for what the family does not have. Those of a layer follow `layer` and its number and a dot.
+// Names in a checkpoint; "" for what the family does not have. Those of a layer follow `layer`, its number and a dot.
 struct Names {
   std::string_view base{};  // "model.", which checkpoints of the bare model leave out
   std::string_view embed, positions, layer, final_norm, head;

@@ -23,8 +23,8 @@ inline constexpr const Family* kFamilies[] = {&kGpt2, &kGptJ, &kGptNeox, &kLlama
 // Shared by families. `head_dim` of the file, else embed / heads.
 int head_dim_of(Fields&, const Config&);
 Act act_of(Fields&, std::string_view name, std::string_view otherwise);
-// rope_parameters, or rope_theta and rope_scaling of older files; `fraction` of the dims is rotated unless the file says
-// otherwise.
+// rope_parameters, or rope_theta and rope_scaling of older files; `fraction` of the dims is rotated unless the file
+// says otherwise.
 RotaryShape rotary_of(Fields&, int dim, double fraction, Pairs);
 // sliding_window and layer_types; `alternating`: every other layer from the first, unless layer_types says otherwise.
 enum class Windows : int32_t { none, all, alternating };

@@ -134,7 +134,8 @@ Status Generation::layers(const Stage& stage, int first, int count, int len) {
   const DType t = model_->dtype();
   Tensor x = tensor_at(work_.data() + place_.x, t, row_extent(count, len, c.embed), d);
   Tensor y = tensor_at(work_.data() + place_.y, t, x.extent, d);
-  std::vector<int32_t> used(lengths_.begin() + first, lengths_.begin() + first + count), index(static_cast<size_t>(count));
+  std::vector<int32_t> used(lengths_.begin() + first, lengths_.begin() + first + count);
+  std::vector<int32_t> index(used.size());
   std::iota(index.begin(), index.end(), first);
   const Tensor used_k = tensor_at(work_.data() + place_.used, DType::i32, {count, 1, 1, 1}, d);
   const Tensor cache_index = tensor_at(work_.data() + place_.index, DType::i32, {count, 1, 1, 1}, d);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation with a static cache: some sequences, each with its own length, over one piece of memory per layer. A prompt
-// runs as one call per sequence, or one call for all where lengths are equal; then every step appends one token to each
-// sequence.
+// Generation with a static cache: some sequences, each with its own length, over one piece of memory per layer. A
+// prompt runs as one call per sequence, or one call for all where lengths are equal; then every step appends one token
+// to each sequence.
 #pragma once
 #include <algorithm>
 #include <functional>

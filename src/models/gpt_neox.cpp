@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-NeoX: attention and feed-forward side by side, each after its own LayerNorm; rotary of halves in a quarter of each
-// head. The rows of query_key_value are by head: q, k and v of the first head, then of the second.
+// GPT-NeoX: attention and feed-forward side by side, each after its own LayerNorm; rotary of halves in a quarter of
+// each head. The rows of query_key_value are by head: q, k and v of the first head, then of the second.
 #include "models/families.h"
 
 namespace attune::models {

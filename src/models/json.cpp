@@ -45,7 +45,8 @@ struct Reader {
   void escape(std::string& to) {
     constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
     const char letter = at < text.size() ? text[at++] : '\0';
-    if (const size_t n = letter ? kEscapes.find(letter) : kEscapes.npos; n != kEscapes.npos) return void(to += kMeant[n]);
+    const size_t n = letter ? kEscapes.find(letter) : kEscapes.npos;
+    if (n != kEscapes.npos) return void(to += kMeant[n]);
     if (letter != 'u') return miss("an escape");
     uint32_t code = hex4();
     if (code >= 0xD800 && code < 0xDC00) {  // half of a surrogate pair

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama, Mistral and Qwen2: RMSNorm, rotary of halves, grouped queries, SwiGLU. Mistral may have a sliding window, Qwen2
-// has biases of q, k and v.
+// Llama, Mistral and Qwen2: RMSNorm, rotary of halves, grouped queries, SwiGLU. Mistral may have a sliding window,
+// Qwen2 has biases of q, k and v.
 #include "models/families.h"
 
 namespace attune::models {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a language model needs beyond the operations of its layers (machine/layer_ops.h): the embedding, activations that
-// Hugging Face has, the loss and AdamW. They run on the CPU; on a GPU they refuse, until kernels of them exist. Sums are
-// f32 and in an order that depends on the shape alone.
+// What a language model needs beyond the operations of its layers (machine/layer_ops.h): the embedding, activations
+// that Hugging Face has, the loss and AdamW. They run on the CPU; on a GPU they refuse, until kernels of them exist.
+// Sums are f32 and in an order that depends on the shape alone.
 #pragma once
 #include "core/tensor.h"
 #include "models/config.h"
 
 namespace attune::models {
 
-// out [batch, seq, 1, dim] = scale * table[token] + positions[position of the row]. tokens: [batch, seq] i32 in the rows
-// of one column. `positions` is optional; row s of sequence b has position first[b] + s.
+// out [batch, seq, 1, dim] = scale * table[token] + positions[position of the row]. tokens: [batch * seq] i32.
+// `positions` is optional; row s of sequence b has position first[b] + s.
 struct Embed {
   Tensor tokens{}, table{}, positions{}, first{}, out{};  // first: [batch] i32, optional: 0
   float scale = 1.f;
@@ -28,8 +28,8 @@ struct Gate {
   float keep = 0.f;
 };
 
-// The cross-entropy of rows of logits [rows, vocab] f32, after softcap * tanh(logit / softcap). losses: [rows] f32. With
-// `factor` the logits become their gradients times that. A target below 0 has no loss.
+// The cross-entropy of rows of logits [rows, vocab] f32, after softcap * tanh(logit / softcap). losses: [rows] f32.
+// With `factor` the logits become their gradients times that. A target below 0 has no loss.
 struct CrossEntropy {
   Tensor logits{}, targets{}, losses{};  // targets: [rows] i32
   float softcap = 0.f, factor = 0.f;

@@ -140,7 +140,8 @@ Args Attend::args(const Run& r) const {
                                      : r.constant(b.from.constant);
   a[Role::out] = r.value(out_);
   if (lse_ >= 0) a[Role::lse] = r.value(lse_);
-  a.softcap = settings_.softcap, a.dropout = settings_.dropout, a.scale = settings_.scale, a.communicator = r.communicator;
+  a.softcap = settings_.softcap, a.dropout = settings_.dropout, a.scale = settings_.scale;
+  a.communicator = r.communicator;
   if (no_seed_ < 0) return a;
   // Without a seed nothing is dropped, but backends still read one.
   a[Role::seed] = r.seed.data ? r.seed : r.constant(no_seed_);

@@ -27,8 +27,8 @@ struct AttendSettings {
 class Attend : public Step {
  public:
   // Adds the step to the graph.
-  static Status make(Graph&, const Problem&, std::span<const Rule>, const std::vector<Source>&, const AttendSettings&, int out,
-                     Attend*& made);
+  static Status make(Graph&, const Problem&, std::span<const Rule>, const std::vector<Source>&, const AttendSettings&,
+                     int out, Attend*& made);
   Attend() = default;
   Status forward(const Run&) const override;
   Status backward(const Run&) const override;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/checkpoint.h"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -102,18 +104,25 @@ TEST(Checkpoint, saves_over_a_checkpoint_only) {
   EXPECT_TRUE(fs::exists(folder.path / "inside"));
 }
 
-// A child saves two models in turn until it is killed. Whatever the moment, one of them is there.
+// A child saves two models in turn until it is killed. Whatever the moment, one of them is there; a look at any time
+// before the kill is one more moment.
 TEST(Checkpoint, a_killed_process_leaves_a_whole_one) {
   const Folder folder("attune-checkpoint");
   const auto one = small_model("gpt2", 1), two = small_model("gpt2", 2), read = small_model("gpt2", 3);
   const std::vector<std::byte> first = bytes_of(*one), second = bytes_of(*two);
   ASSERT_EQ(save_checkpoint(*one, folder.text()).message, "");
-  for (int round = 0; round < 12; ++round) {
+  void* const shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto* const saved = new (shared) std::atomic<int>(0);  // by all children
+  for (int round = 0; round < 8; ++round) {
     const pid_t child = fork();
     if (!child)
-      for (int n = 0;; ++n)
-        if (!save_checkpoint(n % 2 ? *one : *two, folder.text(), {.most_shard_bytes = 4000}).ok()) _exit(1);
-    usleep(useconds_t(1000 + 3300 * round));
+      for (int n = 0;; ++n, ++*saved)
+        if (!save_checkpoint(n % 2 ? *one : *two, folder.text(), {.most_shard_bytes = 4000}).ok()) *saved = 1 << 30, _exit(1);
+    int missed = 0;
+    while (*saved < 8 * (round + 1)) missed += access((folder.text() + "/config.json").c_str(), F_OK) != 0;
+    EXPECT_EQ(missed, 0) << round;
+    usleep(useconds_t(300 * round));
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);
@@ -123,6 +132,7 @@ TEST(Checkpoint, a_killed_process_leaves_a_whole_one) {
     EXPECT_TRUE(now == first || now == second) << round;
   }
   ASSERT_EQ(save_checkpoint(*one, folder.text()).message, "");
+  munmap(shared, 4096);
   for (const auto& entry : fs::directory_iterator(folder.path.parent_path()))
     EXPECT_FALSE(entry.path().filename().string().starts_with(folder.path.filename().string() + ".saving-"));
 }

@@ -38,7 +38,10 @@ void add_model(CLI::App& app, Context& context) {
       .one_word()
       .type_name("LIST")
       .between(1, 1 << 24);
-  sub.add_option("--tokens", asked->tokens, "Generate so many tokens").type_name("N").show_default().between(1, 1 << 24);
+  sub.add_option("--tokens", asked->tokens, "Generate so many tokens")
+      .type_name("N")
+      .show_default()
+      .between(1, 1 << 24);
   sub.add_option("--temperature", asked->temperature, "Sample at this temperature; 0 is greedy")
       .type_name("X")
       .show_default()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `attune model --memory`, `--fits` and `--longest`: the bytes of training and of generation by owner, from the graphs of
-// the layers. Nothing is allocated, so every model can be asked about.
+// `attune model --memory`, `--fits` and `--longest`: the bytes of training and of generation by owner, from the graphs
+// of the layers. Nothing is allocated, so every model can be asked about.
 #include <fmt/format.h>
 #include <unistd.h>
 

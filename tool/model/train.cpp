@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `attune model --train`: steps of AdamW on one batch, which the model learns by heart: random tokens, or the bytes of a
-// text.
+// `attune model --train`: steps of AdamW on one batch, which the model learns by heart: random tokens, or the bytes of
+// a text.
 #include <fmt/format.h>
 #include <unistd.h>
 
