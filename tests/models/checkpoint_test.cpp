@@ -118,7 +118,8 @@ TEST(Checkpoint, a_killed_process_leaves_a_whole_one) {
     const pid_t child = fork();
     if (!child)
       for (int n = 0;; ++n, ++*saved)
-        if (!save_checkpoint(n % 2 ? *one : *two, folder.text(), {.most_shard_bytes = 4000}).ok()) *saved = 1 << 30, _exit(1);
+        if (!save_checkpoint(n % 2 ? *one : *two, folder.text(), {.most_shard_bytes = 4000}).ok())
+          *saved = 1 << 30, _exit(1);
     int missed = 0;
     while (*saved < 8 * (round + 1)) missed += access((folder.text() + "/config.json").c_str(), F_OK) != 0;
     EXPECT_EQ(missed, 0) << round;
