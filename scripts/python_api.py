@@ -26,11 +26,23 @@ MODULES = {  # files that define the names; the first one has __all__
     "attune.flash_attn.layers.rotary": ("flash_attn/layers/rotary.py",),
     "attune.flash_attn.flash_attn_interface": ("flash_attn/flash_attn_interface.py",),
     "attune.flash_attn_interface": ("flash_attn_interface.py",),
+    "attune.flashinfer": ("flashinfer/__init__.py", "flashinfer/_alias.py", "flashinfer/decode.py",
+                          "flashinfer/prefill.py", "flashinfer/cascade.py", "flashinfer/page.py",
+                          "flashinfer/quantization.py"),
+    "attune.flashinfer.cascade": ("flashinfer/cascade.py",),
+    "attune.flashinfer.decode": ("flashinfer/decode.py",),
+    "attune.flashinfer.page": ("flashinfer/page.py",),
+    "attune.flashinfer.prefill": ("flashinfer/prefill.py",),
+    "attune.flashinfer.quantization": ("flashinfer/quantization.py",),
     "attune.transformers": ("transformers.py",),
+    "attune.vllm": ("vllm/__init__.py",),
+    "attune.vllm.backend": ("vllm/backend.py",),
     "attune.jax": ("jax.py",),
 }
 ALSO = {"attune.torch": ["Counters"]}  # types of public objects
-SAME = {"attune.flash_attn.flash_attn_interface": "attune.flash_attn"}  # modules that re-export the names of another
+SAME = {"attune.flash_attn.flash_attn_interface": "attune.flash_attn",  # modules whose names another one has too
+        **{f"attune.flashinfer.{name}": "attune.flashinfer"
+           for name in ("cascade", "decode", "page", "prefill", "quantization")}}
 HIDDEN = {"extra_repr", "sized", "gradients"}  # methods shared by modules, not for users
 HERE = pathlib.Path(__file__).resolve().parent.parent / "python" / "attune"
 

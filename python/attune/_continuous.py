@@ -36,7 +36,8 @@ def _layer_of(cache: Any, layer: int) -> _Layer | None:
         own = allocators[layer]
         if own.layer_type != "full_attention":
             return None
-        return _Layer(*own.get_cache_for_block_table(layer), own.index, own.layer_type)
+        k, v = own.get_cache_for_block_table(layer)
+        return _Layer(k, v, own.index, own.layer_type)
     places = getattr(cache, "layer_index_to_group_indices", None)
     if places is None or not hasattr(cache, "sliding_windows"):
         raise Error(f"attune.transformers: {type(cache).__name__} is not a cache of continuous batching that attune "

@@ -4,7 +4,9 @@ serving engines."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import pathlib
 
 import torch
 
@@ -69,3 +71,12 @@ class Batch:
             parts.append(attention(q[first:first + count], *self.keys(n), **named))
             first += count
         return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+
+
+def example(name):
+    """A program of examples/ as a module."""
+    path = pathlib.Path(__file__).resolve().parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made

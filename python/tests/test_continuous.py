@@ -25,7 +25,7 @@ import torch
 import attune
 import attune.transformers
 from attune import _continuous
-from paged import Batch, attention
+from paged import Batch, attention, example
 
 try:
     from transformers import ContinuousBatchingConfig
@@ -85,6 +85,13 @@ class Tokens(unittest.TestCase):
             self.assertEqual(ours.config._attn_implementation, "attune")
             tokens = torch.tensor([prompts[1]])
             torch.testing.assert_close(ours(tokens).logits, theirs(tokens).logits)
+
+
+@unittest.skipIf(ContinuousBatchingConfig is None or "auto_switch_to_flash" not in
+                 ContinuousBatchingConfig.__dataclass_fields__, "a transformers of the example's interface is not here")
+class Example(unittest.TestCase):
+    def test_the_tokens_agree(self):
+        self.assertTrue(example("serve_transformers").run(["--tokens", "3"]))
 
 
 def layer(**more):

@@ -16,7 +16,7 @@ import torch
 import attune
 import attune.flashinfer as fi
 from attune.flashinfer._attention import slopes_of
-from paged import Batch, attention
+from paged import Batch, attention, example
 
 WORKSPACE = torch.empty(1)
 F32 = {"q_data_type": torch.float32}
@@ -284,6 +284,11 @@ class Others(Case):
             fi.append_paged_kv_cache(k[:1], v[:1], torch.tensor([0]), torch.tensor([24]), before, indices, indptr, last)
         with self.assertRaisesRegex(attune.Error, "k is torch.float16, and the cache is torch.float32"):
             fi.append_paged_kv_cache(k[:1].half(), v[:1], request[:1], place[:1], before, indices, indptr, last)
+
+
+class Example(unittest.TestCase):
+    def test_a_decode_loop(self):
+        self.assertLess(example("serve_pages").serve(18), 1e-5)
 
 
 class Graphs(Case):

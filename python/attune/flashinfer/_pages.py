@@ -59,11 +59,11 @@ def read_pages(indptr: Tensor, indices: Tensor, last_page_len: Tensor, page_size
                      "first plan(), whose width is kept")
     width = width or max(widest, 1)
     begin = torch.tensor(starts[:-1], device=indices.device)[:, None]
-    count = torch.tensor(counts, device=indices.device)[:, None]
+    own = torch.tensor(counts, device=indices.device)[:, None]
     place = torch.arange(width, device=indices.device)
     if indices.numel():
         at = (begin + place).clamp(max=indices.numel() - 1)
-        table = torch.where(place < count, indices[at].to(torch.int32), 0)
+        table = torch.where(place < own, indices[at].to(torch.int32), 0)
     else:
         table = torch.zeros(len(counts), width, dtype=torch.int32, device=indices.device)
     used = torch.tensor(lengths, dtype=torch.int32, device=device)

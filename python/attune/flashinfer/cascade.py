@@ -55,15 +55,17 @@ class MultiLevelCascadeAttentionWrapper:
                  paged_kv_indptr_buf_arr: Sequence[Tensor] | None = None,
                  paged_kv_indices_buf_arr: Sequence[Tensor] | None = None,
                  paged_kv_last_page_len_buf_arr: Sequence[Tensor] | None = None) -> None:
-        buffers = (qo_indptr_buf_arr, paged_kv_indptr_buf_arr, paged_kv_indices_buf_arr,
-                   paged_kv_last_page_len_buf_arr)
-        for given in buffers:
+        buffers = {"qo_indptr_buf": qo_indptr_buf_arr, "paged_kv_indptr_buf": paged_kv_indptr_buf_arr,
+                   "paged_kv_indices_buf": paged_kv_indices_buf_arr,
+                   "paged_kv_last_page_len_buf": paged_kv_last_page_len_buf_arr}
+        for given in buffers.values():
             if given is not None and len(given) != num_levels:
                 raise refuse(f"there are {num_levels} levels, and {len(given)} buffers are given for them")
-        self._levels = [
-            BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout, use_cuda_graph,
-                                                *(None if given is None else given[n] for given in buffers))
-            for n in range(num_levels)]
+        self._levels: list[BatchPrefillWithPagedKVCacheWrapper] = []
+        for n in range(num_levels):
+            own: dict[str, Any] = {name: given[n] for name, given in buffers.items() if given is not None}
+            self._levels.append(BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout, use_cuda_graph,
+                                                                    **own))
 
     @property
     def is_cuda_graph_enabled(self) -> bool:
@@ -81,8 +83,9 @@ class MultiLevelCascadeAttentionWrapper:
         if any(len(parts) != len(self._levels) for parts in given):
             raise refuse(f"plans for {[len(parts) for parts in given]} levels are given, and there are "
                          f"{len(self._levels)}")
-        for n, (level, *parts) in enumerate(zip(self._levels, *given)):
-            level.plan(*parts, num_qo_heads, num_kv_heads, head_dim, page_size,
+        for n, level in enumerate(self._levels):
+            level.plan(qo_indptr_arr[n], paged_kv_indptr_arr[n], paged_kv_indices_arr[n], paged_kv_last_page_len[n],
+                       num_qo_heads, num_kv_heads, head_dim, page_size,
                        causal=causal and n == len(self._levels) - 1, **options)
 
     begin_forward = plan
