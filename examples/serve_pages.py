@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decode loop over pages by FlashInfer's interface: every step appends one key of each request, plans and attends. The
-last step is compared with plain PyTorch.
+"""A decode loop over pages by FlashInfer's interface: every step appends one key of each request, plans and attends.
+The last step is compared with plain PyTorch.
 
     PYTHONPATH=build/python python3 examples/serve_pages.py --steps 20"""
 

@@ -26,7 +26,8 @@ def generate(name: str, arguments: argparse.Namespace, prompts: list[list[int]])
     dtype = getattr(torch, arguments.dtype)
     torch.manual_seed(1)
     if arguments.model:
-        model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, attn_implementation=name, dtype=dtype)
+        model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, attn_implementation=name,
+                                                                  dtype=dtype)
     else:
         model = transformers.AutoModelForCausalLM.from_config(small(), attn_implementation=name).to(dtype)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Continuous batching of transformers: attention over its cache of pages, in place.
 
-A step packs new tokens of all requests, [1, head, token, dim]. transformers lists, for each layer group, where every key
-of the step lies in the cache (read_index) and where the new ones go (write_index), or, in steps of one token a request,
-a table of pages (block_table). Pages of full attention are read in place; a sliding window's are a ring that new keys
+A step packs new tokens of all requests, [1, head, token, dim]. transformers lists, for each layer group, where every
+key of the step lies in the cache (read_index) and where the new ones go (write_index), or, in steps of one token a
+request, a table of pages (block_table). Pages of full attention are read in place; a sliding window's are a ring that new keys
 overwrite, so transformers gathers those before it writes."""
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ class Paged(Case):
             wrapper.plan(starts(rows), *batch.lists, 4, 2, 32, 4, causal=True, kv_data_type=eight)
             out, lse = batch.each(q, rows, causal=True, scale=0.5 * 2.0 * 32 ** -0.5)
             for scales in ((0.5, 2.0, 3.0), (torch.tensor(0.5), torch.tensor([2.0]), torch.tensor([3.0, 3.0]))):
-                got = wrapper.run(q, batch.pages, return_lse=True, **dict(zip(("q_scale", "k_scale", "v_scale"), scales)))
+                named = dict(zip(("q_scale", "k_scale", "v_scale"), scales))
+                got = wrapper.run(q, batch.pages, return_lse=True, **named)
                 self.close(got, (3 * out, lse), 5e-3)
 
     def test_scales_of_heads(self):
@@ -228,7 +229,8 @@ class Others(Case):
 
     def test_states_join_to_attention_over_all_keys(self):
         q, k, v = torch.randn(3, 4, 32), torch.randn(12, 2, 32), torch.randn(12, 2, 32)
-        parts = [fi.single_prefill_with_kv_cache(q, k[a:b], v[a:b], return_lse=True) for a, b in ((0, 5), (5, 6), (6, 12))]
+        parts = [fi.single_prefill_with_kv_cache(q, k[a:b], v[a:b], return_lse=True)
+                 for a, b in ((0, 5), (5, 6), (6, 12))]
         wanted = attention(q, k, v)
         values, sums = (torch.stack(t, 1) for t in zip(*parts))
         self.close(fi.merge_states(values, sums), wanted)
@@ -295,8 +297,9 @@ class Graphs(Case):
     """On a CPU nothing is captured; what a capture needs is that plans write into the same memory."""
 
     def test_plans_keep_their_memory(self):
-        lists = {"paged_kv_indices_buf": torch.zeros(24, dtype=torch.int32)}
-        wrapper = fi.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE, "NHD", True, torch.zeros(4, dtype=torch.int32), **lists)
+        buffers = {"qo_indptr_buf": torch.zeros(4, dtype=torch.int32),
+                   "paged_kv_indices_buf": torch.zeros(24, dtype=torch.int32)}
+        wrapper = fi.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE, use_cuda_graph=True, **buffers)
         self.assertTrue(wrapper.is_cuda_graph_enabled)
         q, places = torch.randn(9, 4, 32), set()
         for lengths, rows in (([20, 9, 30], [4, 1, 4]), ([8, 8, 60], [1, 1, 1]), ([0, 1, 64], [2, 0, 3])):
@@ -340,7 +343,8 @@ class Graphs(Case):
 
 class Compiled(Case):
     def test_one_graph_serves_later_plans(self):
-        wrapper, pre = fi.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE), fi.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE)
+        wrapper = fi.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE)
+        pre = fi.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE)
         new, slots = torch.randn(2, 2, 32), torch.tensor([0, 1], dtype=torch.int32)
 
         def step(q, pages, indptr, indices, last, place):
@@ -397,8 +401,8 @@ class Refused(Case):
                 wrapper.plan(*given, **options)
         for bad, message in (((starts([1]), *given[1:]), "qo_indptr has 1 requests, and the pages have 2"),
                              ((given[0] + 1, *given[1:]), "qo_indptr does not begin with 0"),
-                             ((given[0], *given[1:3], given[3] + 8, *given[4:]), "request 0 has 9 keys in its last page"),
-                             ((given[0], given[1], given[2][:2], *given[3:]), "has 2 pages, and paged_kv_indptr names 3"),
+                             ((given[0], *given[1:3], given[3] + 8, *given[4:]), "request 0 has 9 keys in its last"),
+                             ((given[0], given[1], given[2][:2], *given[3:]), "has 2 pages, and paged_kv_indptr names"),
                              ((*given[:4], 3, *given[5:]), "3 heads of queries are not a multiple of 2")):
             with self.assertRaisesRegex(attune.Error, message):
                 wrapper.plan(*bad)

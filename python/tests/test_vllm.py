@@ -46,7 +46,7 @@ class Step(unittest.TestCase):
         starts = torch.tensor([0, 1, 5, 25], dtype=torch.int32)
         blocks = len(self.batch.pages)
         self.cache = torch.empty(AttuneBackend.get_kv_cache_shape(blocks, self.BLOCK, 2, 32))
-        self.slots, new = [], []
+        self.slots = []
         for n, (count, length) in enumerate(zip(self.ROWS, self.LENGTHS)):
             pages = self.batch.indices[self.batch.indptr[n]:self.batch.indptr[n + 1]].long()
             self.slots.append((pages[:, None] * self.BLOCK + torch.arange(self.BLOCK)).flatten()[length - count:length])
@@ -55,8 +55,7 @@ class Step(unittest.TestCase):
         self.cache.copy_(self.filled)
         rows = self.batch.pages.transpose(1, 2).flatten(0, 1)  # [slot, 2, head, dim]
         self.key, self.value = (torch.cat([rows[slots, part], torch.full((3, 2, 32), 9.0)]) for part in (0, 1))
-        self.cache.transpose(1, 2).reshape(-1, 2, 64)  # the slots below are hidden
-        for slot in slots.tolist():
+        for slot in slots.tolist():  # what the step has to write
             self.cache[slot // self.BLOCK, :, slot % self.BLOCK] = 7.0
         self.q = torch.randn(28, 4, 32)  # three tokens of padding
         self.common = CommonAttentionMetadata(
@@ -91,14 +90,15 @@ class Step(unittest.TestCase):
         distance = [-torch.tensor(slopes)[:, None, None] * (torch.arange(a)[:, None] + b - a - torch.arange(b)).abs()
                     for a, b in zip(self.ROWS, self.LENGTHS)]
         for options, named in (({"window": 6}, {"window_left": 5}), ({"logits_soft_cap": 1.5}, {"softcap": 1.5}),
-                               ({"sinks": sinks.half().float()}, {"sinks": sinks.half()}), ({"scale": 0.4}, {"scale": 0.4}),
+                               ({"sinks": sinks}, {"sinks": sinks}), ({"scale": 0.4}, {"scale": 0.4}),
                                ({"alibi": slopes}, {"bias": distance})):
             with self.subTest(str(options)):
                 self.close(self.ran(self.impl(**options), metadata),
                            self.batch.each(self.q[:25], self.ROWS, causal=True, **named)[0])
         impl = self.impl(sinks=sinks.half())
         impl.process_weights_after_loading(torch.float16)
-        self.close(self.ran(impl, metadata), self.batch.each(self.q[:25], self.ROWS, causal=True, sinks=sinks.half())[0])
+        self.close(self.ran(impl, metadata),
+                   self.batch.each(self.q[:25], self.ROWS, causal=True, sinks=sinks.half())[0])
         self.common.causal = False
         self.close(self.ran(self.impl(window=6), self.builder().build(0, self.common)),
                    self.batch.each(self.q[:25], self.ROWS, window_left=5)[0])
@@ -161,7 +161,8 @@ class Step(unittest.TestCase):
 
     def test_memory_is_measured_without_metadata(self):
         out = torch.ones(28, 4, 32)
-        self.assertEqual(self.impl().forward(LAYER, self.q, self.key, self.value, self.cache, None, out).sum().item(), 0)
+        self.impl().forward(LAYER, self.q, self.key, self.value, self.cache, None, out)
+        self.assertEqual(out.abs().sum().item(), 0)
 
     def test_what_is_not_served_is_refused(self):
         for options, message in (({"attn_type": AttentionType.ENCODER_DECODER}, "is not served; served are decoder"),

@@ -7,7 +7,6 @@ join, and appends to pages, with their signatures and meaning, implemented by at
 
 from __future__ import annotations
 
-from . import cascade, decode, page, prefill, quantization
 from ._alias import install, uninstall
 from .cascade import MultiLevelCascadeAttentionWrapper, merge_state, merge_state_in_place, merge_states
 from .decode import (BatchDecodeWithPagedKVCacheWrapper, CUDAGraphBatchDecodeWithPagedKVCacheWrapper, fast_decode_plan,

@@ -132,7 +132,8 @@ class Wrapper:
         """Whether plans keep their memory, for graphs."""
         return self._graph
 
-    def reset_workspace_buffer(self, float_workspace_buffer: Tensor, int_workspace_buffer: Tensor | None = None) -> None:
+    def reset_workspace_buffer(self, float_workspace_buffer: Tensor,
+                               int_workspace_buffer: Tensor | None = None) -> None:
         """For callers of FlashInfer: attune needs no workspace of the caller."""
 
     def end_forward(self) -> None:

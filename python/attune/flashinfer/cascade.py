@@ -19,7 +19,8 @@ def merge_states(v: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     """Joins states: v [row, state, head, dim] and s [row, state, head] f32. Returns v [row, head, dim] and s
     [row, head]."""
     if s.dtype != torch.float32 or v.shape[:-1] != s.shape:
-        raise refuse(f"s is {s.dtype} {list(s.shape)} beside v {list(v.shape)}; accepted is float32 {list(v.shape[:-1])}")
+        raise refuse(f"s is {s.dtype} {list(s.shape)} beside v {list(v.shape)}; accepted is float32 "
+                     f"{list(v.shape[:-1])}")
     most = s.amax(1, keepdim=True)
     weights = torch.exp2(s - most.masked_fill(most.isneginf(), 0.0))
     total = weights.sum(1)

@@ -37,8 +37,8 @@ def pages_of(paged_kv_cache: Tensor | tuple[Tensor, Tensor], kv_layout: str) -> 
     """Views [page, row, head, dim] of keys and values."""
     if isinstance(paged_kv_cache, Tensor):
         if paged_kv_cache.dim() != 5 or paged_kv_cache.shape[1] != 2:
-            raise refuse(f"paged_kv_cache is {list(paged_kv_cache.shape)}; accepted are [page, 2, ...] of five axes and "
-                         "a pair of four axes")
+            raise refuse(f"paged_kv_cache is {list(paged_kv_cache.shape)}; accepted are [page, 2, ...] of five axes "
+                         "and a pair of four axes")
         k, v = paged_kv_cache[:, 0], paged_kv_cache[:, 1]
     else:
         k, v = paged_kv_cache

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes that vLLM asks of an attention backend (vLLM 0.26 to 0.33).
+"""The classes that vLLM asks of an attention backend (vLLM from 0.26 on).
 
 A layer's cache is [block, KV head, row, 2 * dim] with keys before values; a block is a page. The tokens of a step are
 packed, and one call serves prefill, chunks and decode together. Lengths, tables and slots are read from device memory,
@@ -160,7 +160,8 @@ class AttuneImpl(AttentionImpl[AttuneMetadata]):
             raise _refuse(f"kv_cache_dtype {kv_cache_dtype!r} is not one of "
                           f"{', '.join(AttuneBackend.supported_kv_cache_dtypes)}")
         if not AttuneBackend.supports_attn_type(attn_type):
-            raise _refuse(f"attention of type {attn_type!r} is not served; served are decoder, encoder and encoder_only")
+            raise _refuse(f"attention of type {attn_type!r} is not served; served are decoder, encoder and "
+                          "encoder_only")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype, self.attn_type = kv_cache_dtype, attn_type
