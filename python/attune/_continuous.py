@@ -3,8 +3,8 @@
 
 A step packs new tokens of all requests, [1, head, token, dim]. transformers lists, for each layer group, where every
 key of the step lies in the cache (read_index) and where the new ones go (write_index), or, in steps of one token a
-request, a table of pages (block_table). Pages of full attention are read in place; a sliding window's are a ring that new keys
-overwrite, so transformers gathers those before it writes."""
+request, a table of pages (block_table). Pages of full attention are read in place; a sliding window's are a
+ring that new keys overwrite, so transformers gathers those before it writes."""
 
 from __future__ import annotations
 
