@@ -34,6 +34,7 @@ MODULES = {  # files that define the names; the first one has __all__
     "attune.flashinfer.page": ("flashinfer/page.py",),
     "attune.flashinfer.prefill": ("flashinfer/prefill.py",),
     "attune.flashinfer.quantization": ("flashinfer/quantization.py",),
+    "attune.flex": ("flex.py",),
     "attune.transformers": ("transformers.py",),
     "attune.vllm": ("vllm/__init__.py",),
     "attune.vllm.backend": ("vllm/backend.py",),

@@ -35,6 +35,10 @@ class Value:
     def inside(self, least: int) -> str:
         return self.text if self.binding >= least else f"({self.text})"
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _function(function, args, kwargs or {})
+
     def __bool__(self) -> bool:
         raise _no("a function decides by 'if', 'and', 'or' or 'not' on a traced value; accepted are torch.where, &, | "
                   "and ~")
@@ -197,8 +201,17 @@ _SPELLINGS = {"__and__": "logical_and", "__or__": "logical_or", "__rand__": "log
               "__neg__": "neg", "__invert__": "logical_not", "__abs__": "abs"}
 
 
+def _function(function: Any, args: Any, kwargs: dict[str, Any]) -> Value:
+    """A function of PyTorch as a part of a formula."""
+    name = getattr(function, "__name__", str(function))
+    known = _FUNCTIONS.get(_SPELLINGS.get(name, name))
+    if known is None:
+        raise _no(f"torch's '{name}' is not a formula; accepted are {', '.join(sorted(_FUNCTIONS))}")
+    return known(*args, **kwargs)
+
+
 class _Tracing(TorchFunctionMode):
-    """Turns functions of PyTorch into formulas where a traced value is among their arguments."""
+    """Turns indices of tensors and functions of PyTorch into formulas where an argument is traced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,13 +233,9 @@ class _Tracing(TorchFunctionMode):
                      for x in flat)
         if not traced:
             return function(*args, **kwargs)
-        name = getattr(function, "__name__", str(function))
-        if name == "__getitem__":
+        if getattr(function, "__name__", "") == "__getitem__":
             return self.array(args[0])[args[1]]
-        known = _FUNCTIONS.get(_SPELLINGS.get(name, name))
-        if known is None:
-            raise _no(f"torch's '{name}' is not a formula; accepted are {', '.join(sorted(_FUNCTIONS))}")
-        return known(*args, **kwargs)
+        return _function(function, args, kwargs)
 
 
 def trace(score_mod: Callable[..., Any] | None = None, mask_mod: Callable[..., Any] | None = None

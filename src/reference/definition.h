@@ -154,7 +154,7 @@ struct Definition {
     if (m.blocks.q && entry(h, i, j) < 0) return false;
     return formula.mask < 0 || value_at(formula.mask, 0, h, i, j).value != 0;
   }
-  // A node of the formula for a pair, where the logit is s; by_element: its slope by that element of an array, not by s.
+  // A node of the formula for a pair whose logit is s; by_element: its slope by that element of an array, not by s.
   Dual value_at(int node, double s, int64_t h, int64_t i, int64_t j, int by_element = -1) const {
     const FormulaPair pair{s, b, h, kv_head(h), q_position(i), k_position(j), len_q, len_k};
     return FormulaWalk{formula, a, pair, by_element}.walk(node);
