@@ -6,8 +6,8 @@ indices of captured tensors, torch.where, tanh, ...) becomes a formula. What can
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
