@@ -108,7 +108,7 @@ Json as_json(const Trend& trend) {
           {"distribution", first.distribution}, {"points", points}, {"changes", changes}};
 }
 
-// What the headings of all trends end with: their machine and setting, " | Test CPU | warm, 2 threads"; "" for one trend.
+// What the headings of all trends end with: their machine and setting, " | Test CPU | warm, 2 threads"; "" of one.
 std::string shared_end(const std::vector<Trend>& trends) {
   constexpr std::string_view kBar = " | ";
   if (trends.size() < 2) return "";
