@@ -34,7 +34,8 @@ namespace {
 
 std::string caret(std::string_view line, const LinePlace& place) {
   constexpr size_t kWidest = 160;  // a longer line would wrap, and the caret would point elsewhere
-  if (!place.known || line.size() > kWidest || line.find_first_of("\t\n") != line.npos || shown(line) != line) return "";
+  if (!place.known || line.size() > kWidest || line.find_first_of("\t\n") != line.npos || shown(line) != line)
+    return "";
   const size_t at = display_width(line.substr(0, place.at)), wide = display_width(line.substr(place.at, place.length));
   return join("\n  ", line, "\n  ", std::string(at + !place.length, ' '), "^",
               std::string(std::max<size_t>(wide, 1) - 1, '~'));

@@ -23,7 +23,7 @@ class Jax(Masked):
             raise Refused("takes dense tensors, and these are not")
         array = self.jax.dlpack.from_dlpack(given)
         if array.unsafe_buffer_pointer() != given.data_ptr():
-            raise Refused("copies these tensors, so it would not see their new values: they are not aligned to 64 bytes")
+            raise Refused("copies these tensors, which are not aligned to 64 bytes, so it would not see new values")
         return array
 
     def check(self, p):
@@ -119,8 +119,8 @@ class FlashInfer(Way):
             torch.empty(128 << 20, dtype=torch.uint8, device=p.q.device), "NHD")
         starts = (torch.arange(batch + 1, dtype=torch.int32, device=p.q.device) * n for n in (p.len_q, p.len_k))
         p.wrapper.plan(*starts, heads, p.k.shape[1], dim, head_dim_vo=p.v.shape[3], causal=right == 0,
-                       sm_scale=p.scale, window_left=left, logits_soft_cap=p.softcap if "softcap" in p.features else 0.0,
-                       q_data_type=p.q.dtype)
+                       sm_scale=p.scale, window_left=left, q_data_type=p.q.dtype,
+                       logits_soft_cap=p.softcap if "softcap" in p.features else 0.0)
 
     def attend(self, p, q, k, v):
         out = p.wrapper.run(*(x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)))
