@@ -431,13 +431,18 @@ int Worker::rescue() {
   lease_ = state.lease;
   Life life = Life::pending;
   std::string why;
-  if (state.may_exist() && state.acquired && !state.exit_code && driver_->life(lease_, life, why).ok() &&
-      life == Life::ready) {
+  // One call may fail for a reason that passes; the rows are worth a few more.
+  const auto again = [](const std::function<Status()>& step) {
+    Status s = step();
+    for (int n = 1; n < 6 && !s.ok() && s.code == Code::device; ++n) sleep_s(0.2 * n), s = step();
+  };
+  if (state.may_exist() && state.acquired) again([&] { return driver_->life(lease_, life, why); });
+  if (life == Life::ready && !state.exit_code) {
     bool ended = false;
-    (void)stop_command("the worker was killed", 3);
-    for (const double end = now_s() + 15; now_s() < end && poll(ended).ok() && !ended;) sleep_s(0.3);
+    again([&] { return stopped_ = false, stop_command("the worker was killed", 3); });
+    for (const double end = now_s() + 15; now_s() < end && !ended; sleep_s(0.3)) (void)poll(ended);
   }
-  if (state.may_exist() && state.acquired && life == Life::ready) (void)pull();
+  if (life == Life::ready) again([&] { return pull(); });
   if (state.exit_code && state.last >= Event::ended) return finish(Status::good());
   return finish(Status::failure(Code::device, who_, ": the worker was killed; its rows are kept"));
 }

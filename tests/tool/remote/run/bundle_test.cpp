@@ -34,8 +34,8 @@ TEST(Bundle, a_machine_that_lacks_something_is_a_sentence) {
   for (const char* gpu : {"Tesla T4", "NVIDIA A100-SXM4-80GB", "NVIDIA L4", "L4_24GB", "H200_141GB", "No known GPU"})
     EXPECT_EQ(why(join("gpu ", gpu, "\n"), true, some), "") << gpu;
   EXPECT_EQ(why("gpu T4\n", true, {.gpus = "sm_80 and PTX of sm_80"}),
-            "the GPU T4 is sm_75, and the bundle has code for sm_80 and PTX of sm_80; ATTUNE_CUDA_ARCHS selects what is "
-            "built");
+            "the GPU T4 is sm_75, and the bundle has code for sm_80 and PTX of sm_80; ATTUNE_CUDA_ARCHS selects what "
+            "is built");
   EXPECT_EQ(why("gpu H200_141GB\n", true, {.gpus = "sm_89"}),
             "the GPU H200_141GB is sm_90, and the bundle has code for sm_89; ATTUNE_CUDA_ARCHS selects what is built");
 }
