@@ -13,7 +13,6 @@ both."""
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import re
