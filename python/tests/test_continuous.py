@@ -51,7 +51,7 @@ class Tokens(unittest.TestCase):
     def generated(self, model, prompts):
         page = "page_size" if "page_size" in ContinuousBatchingConfig.__dataclass_fields__ else "block_size"
         settings = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=24, **{page: 8})
-        generation = transformers.GenerationConfig(max_new_tokens=9, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        generation = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
         found = model.generate_batch(inputs=prompts, generation_config=generation, progress_bar=False,
                                      continuous_batching_config=settings)
         self.assertEqual({one.error for one in found.values()}, {None})
@@ -178,6 +178,7 @@ class Steps(unittest.TestCase):
         self.q = torch.randn(1, 4, 4, 32)  # a padded batch: two more requests, without keys, and one more token
         table = torch.full((1, 5, 4), -1, dtype=torch.int32)
         table[0, :3, :4] = self.batch.table()
+        table[0, 3:] = self.batch.indices[0]  # a page in use: what has no keys must not be written
         for name, cache in self.caches():
             self.reset()
             self.new = [torch.cat([t, torch.full((1, 2, 1, 32), 9.0)], 2) for t in self.new]
