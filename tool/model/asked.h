@@ -10,7 +10,7 @@
 namespace attune {
 
 struct ModelAsked {
-  std::string model{}, device{"cpu"}, dtype{"f32"}, attention{"auto"}, check{}, save{}, text{};
+  std::string model{}, device{"cpu"}, dtype{}, attention{"auto"}, check{}, save{}, text{};
   bool generate = false, train = false, memory = false, longest = false, checkpointing = false;
   std::vector<int> fits{};       // GiB of each card
   std::vector<int> prompt{};     // tokens of each prompt; one number is for all

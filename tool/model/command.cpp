@@ -63,7 +63,8 @@ void add_model(CLI::App& app, Context& context) {
                  "Compute attention by auto, the planner's choice, by standard, textbook attention, or by this backend")
       .type_name("NAME")
       .show_default();
-  sub.add_option("--dtype", asked->dtype, "Compute in f32, bf16 or f16").type_name("NAME").show_default();
+  sub.add_option("--dtype", asked->dtype, "Compute in f32, bf16 or f16; default bf16 for a GPU or --fits, else f32")
+      .type_name("NAME");
   sub.add_option("--device", asked->device, "Run on cpu; the memory options also take a GPU, as in attune plan")
       .type_name("NAME")
       .show_default();
@@ -75,8 +76,8 @@ void add_model(CLI::App& app, Context& context) {
       "  attune model\n"
       "  attune model gpt2-124m --generate --prompt 64 --tokens 32\n"
       "  attune model gpt2-124m --train --length 128 --steps 3\n"
-      "  attune model llama-2-7b --memory --dtype bf16 --batch 4 --length 2048\n"
-      "  attune model llama-3-70b --fits 24,40,48,80,141 --dtype bf16\n"
+      "  attune model llama-2-7b --memory --device h100 --batch 4 --length 2048\n"
+      "  attune model llama-3-70b --fits 24,40,48,80,141\n"
       "  attune model ./checkpoint --check numbers.safetensors\n\n"
       "Weights are those of the folder, or random by seed where it has none.\n"
       "Exit code 1 if a number differs or a file is wrong, 3 if it does not fit into memory.");

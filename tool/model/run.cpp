@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/dtypes.h"
 #include "machine/host.h"
 #include "models/checkpoint.h"
 #include "tool/machine.h"
@@ -45,7 +46,8 @@ Exit exit_for(const Status& s) {
 
 }  // namespace
 
-void run_model(const ModelAsked& asked, Context& context) {
+void run_model(const ModelAsked& given, Context& context) {
+  ModelAsked asked = given;
   const auto bad = [&](const Status& s, Exit code) { fail(context, code, join("attune model: ", s.message)); };
   if (asked.model.empty()) return list_models(context);
   models::Config config;
@@ -53,7 +55,9 @@ void run_model(const ModelAsked& asked, Context& context) {
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok()) return bad(s, exit_of_device(asked.device));
   DType dtype = DType::f32;
-  if (const Status s = parse(asked.dtype, dtype); !s.ok()) return bad(s, kUsage);
+  if (asked.dtype.empty()) asked.dtype = asked.fits.empty() && device.kind == DeviceKind::cpu ? "f32" : "bf16";
+  if (const Status s = parse(asked.dtype, dtype); !s.ok() || !is_f32_or_half(dtype))
+    return bad(Status::no("--dtype: '", in_one_line(asked.dtype), "' is not one of f32, bf16, f16"), kUsage);
   const int modes = asked.generate + asked.train + (asked.memory || asked.longest || !asked.fits.empty()) +
                     !asked.check.empty();
   if (modes > 1)

@@ -119,8 +119,8 @@ TEST(Peers, an_unknown_one_is_named) {
   std::vector<std::string> names;
   EXPECT_EQ(peers_named({"torch:flsh"}, true, names).message,
             "--peer: 'torch:flsh' is not one of torch, torch:sdpa, torch:math, torch:flash, torch:cudnn, "
-            "torch:efficient, torch:flex, flash_attn, fa3, <file>.py:<function>, <library>.so:<symbol>; did you mean "
-            "'torch:flash'?");
+            "torch:efficient, torch:flex, flash_attn, fa3, flash_attn1, xformers, flashinfer, jax, "
+            "<file>.py:<function>, <library>.so:<symbol>; did you mean 'torch:flash'?");
 }
 
 TEST(Peers, are_found_by_the_name_they_registered) {
