@@ -27,10 +27,12 @@ def _no(why: str) -> _core.Error:
 
 
 class Value:
-    """A part of a formula: text, how tightly it binds, and whether it is a truth."""
+    """A part of a formula: text, how tightly it binds, whether it is a truth, whether a whole number, and bounds."""
 
-    def __init__(self, text: str, binding: int = _PRIMARY, truth: bool = False):
+    def __init__(self, text: str, binding: int = _PRIMARY, truth: bool = False, whole: bool = False,
+                 low: float = -math.inf, high: float = math.inf) -> None:
         self.text, self.binding, self.truth = text, binding, truth
+        self.whole, self.low, self.high = whole, low, high
 
     def inside(self, least: int) -> str:
         return self.text if self.binding >= least else f"({self.text})"
@@ -66,12 +68,16 @@ class Value:
     def __ge__(self, other: Any) -> Value: return _compare(self, ">=", other)
     def __eq__(self, other: object) -> Value: return _compare(self, "==", other)  # type: ignore[override]
     def __ne__(self, other: object) -> Value: return _compare(self, "!=", other)  # type: ignore[override]
-    def __and__(self, other: Any) -> Value: return _logical(self, "&&", other, _BOTH)
-    def __or__(self, other: Any) -> Value: return _logical(self, "||", other, _EITHER)
-    __rand__, __ror__ = __and__, __or__
-    def __invert__(self) -> Value: return Value("!" + _truth(self).inside(_UNARY), _UNARY, True)
-    def __neg__(self) -> Value: return Value("-" + _number(self).inside(_UNARY), _UNARY)
-    def __abs__(self) -> Value: return _call("abs", self)
+    def __and__(self, other: Any) -> Value: return _bitwise(self, "&", other)
+    def __or__(self, other: Any) -> Value: return _bitwise(self, "|", other)
+    def __xor__(self, other: Any) -> Value: return _bitwise(self, "^", other)
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+    def __invert__(self) -> Value: return _bitwise_not(self)
+    def __abs__(self) -> Value: return _absolute(self)
+
+    def __neg__(self) -> Value:
+        x = _number(self)
+        return Value("-" + x.inside(_UNARY), _UNARY, False, x.whole, -x.high, -x.low)
 
     def __pow__(self, power: Any) -> Value:
         if power == 2:
@@ -80,11 +86,12 @@ class Value:
             return _call("sqrt", self)
         raise _no(f"a power of {power} is not a formula; accepted are 2 and 0.5")
 
-    def to(self, *_: Any, **__: Any) -> Value:
-        """Every number of a formula is f64."""
-        return self
-
-    float = double = int = long = to
+    def to(self, *given: Any, **named: Any) -> Value:
+        """The same number; toward zero for an integer dtype, a truth for bool. All numbers of a formula are f64."""
+        dtype = next((x for x in (*given, *named.values()) if isinstance(x, torch.dtype)), torch.float64)
+        if dtype == torch.bool:
+            return _truth(self)
+        return _number(self) if dtype.is_floating_point else _toward_zero(self)
 
     def __getattr__(self, name: str) -> Any:
         function = _FUNCTIONS.get(name)
@@ -98,28 +105,44 @@ class Value:
 class Array(Value):
     """A captured tensor with some of its indices; it is a value when it has them all."""
 
-    def __init__(self, tensor: Any, name: str, indices: tuple[Value, ...]):
-        text = f"{name}[{','.join(i.text for i in indices)}]"
+    def __init__(self, tensor: Any, name: str, indices: tuple[str, ...]) -> None:
+        text = f"{name}[{','.join(indices)}]"
         is_bool = tensor.dtype == torch.bool
-        super().__init__(text + "!=0" if is_bool else text, _COMPARISON if is_bool else _PRIMARY, is_bool)
+        super().__init__(text + "!=0" if is_bool else text, _COMPARISON if is_bool else _PRIMARY, is_bool,
+                         not tensor.is_floating_point())
         self.tensor, self.name, self.indices = tensor, name, indices
 
     def __getitem__(self, index: Any) -> Array:
         more = index if isinstance(index, tuple) else (index,)
-        return Array(self.tensor, self.name, (*self.indices, *map(_number, more)))
+        if len(self.indices) + len(more) > self.tensor.dim():
+            raise _no(f"a captured tensor of {self.tensor.dim()} axes has {len(self.indices) + len(more)} indices")
+        extents = self.tensor.shape[len(self.indices):]
+        return Array(self.tensor, self.name, (*self.indices, *map(_index, more, extents)))
 
-    def whole(self) -> Value:
+    def whole_value(self) -> Value:
         if len(self.indices) != self.tensor.dim():
             raise _no(f"a captured tensor of {self.tensor.dim()} axes has {len(self.indices)} indices; all are needed")
-        return Value(self.text, self.binding, self.truth)
+        return Value(self.text, self.binding, self.truth, self.whole)
+
+
+def _index(x: Any, extent: int) -> str:
+    """The text of an index. A negative one counts from the end, as in PyTorch."""
+    if _value(x).truth or not _value(x).whole:
+        raise _no(f"'{_value(x).text}' is an index and is not a whole number; accepted are whole numbers")
+    x = _value(x)
+    if x.low >= 0:
+        return x.text
+    return f"{x.inside(_SUM)}<0?{x.text}+{extent}:{x.text}" if x.high >= 0 else f"{x.text}+{extent}"
 
 
 def _value(x: Any) -> Value:
     if isinstance(x, Array):
-        return x.whole()
+        return x.whole_value()
     if isinstance(x, Value):
         return x
     if isinstance(x, torch.Tensor) and x.dim() == 0:
+        if x.requires_grad or x.device.type != "cpu":  # a gradient, and no wait for the device
+            return _Tracing.running.scalar(x)
         x = x.item()
     if isinstance(x, bool):
         return Value("0==0" if x else "0!=0", _COMPARISON, True)
@@ -127,7 +150,8 @@ def _value(x: Any) -> Value:
         text = repr(abs(x)).replace("+", "")
         if math.isnan(x):
             raise _no("a constant is NaN; accepted are numbers and infinity")
-        return Value("-" + text, _UNARY) if str(x).startswith("-") else Value(text)
+        negative, whole = str(x).startswith("-"), isinstance(x, int)
+        return Value("-" + text if negative else text, _UNARY if negative else _PRIMARY, False, whole, x, x)
     if isinstance(x, torch.Tensor):
         raise _no(f"a captured tensor of {x.dim()} axes is used without indices")
     raise _no(f"{type(x).__name__} is not a formula; accepted are numbers, tensors with indices and the arguments")
@@ -135,7 +159,7 @@ def _value(x: Any) -> Value:
 
 def _number(x: Any) -> Value:
     x = _value(x)
-    return Value(f"{x.inside(_EITHER)}?1:0", _CHOICE) if x.truth else x
+    return Value(f"{x.inside(_EITHER)}?1:0", _CHOICE, False, True, 0, 1) if x.truth else x
 
 
 def _truth(x: Any) -> Value:
@@ -143,8 +167,33 @@ def _truth(x: Any) -> Value:
     return x if x.truth else Value(f"{x.inside(_SUM)}!=0", _COMPARISON, True)
 
 
+def _toward_zero(x: Any) -> Value:
+    x = _number(x)
+    if x.whole:
+        return x
+    if x.low >= 0:
+        return Value(f"floor({x.text})", _PRIMARY, False, True, 0, x.high)
+    return Value(f"{x.inside(_SUM)}<0?-floor(-{x.inside(_UNARY)}):floor({x.text})", _CHOICE, False, True, x.low, x.high)
+
+
+def _bounds(a: Value, symbol: str, b: Value) -> tuple[float, float]:
+    """Bounds of a sum, a product or a remainder; infinite ones where they are not known."""
+    ends = [(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    if symbol == "%" and b.low > 0:
+        return 0, b.high
+    if symbol == "//" and b.low > 0 and a.low >= 0:
+        return 0, a.high
+    if symbol not in "+-*" or any(math.isinf(x) and symbol == "*" for pair in ends for x in pair):
+        return (0, math.inf) if symbol in "*/" and a.low >= 0 and b.low >= 0 else (-math.inf, math.inf)
+    if symbol == "*":
+        return min(x * y for x, y in ends), max(x * y for x, y in ends)
+    return (a.low + b.low, a.high + b.high) if symbol == "+" else (a.low - b.high, a.high - b.low)
+
+
 def _two(a: Any, symbol: str, b: Any, binding: int) -> Value:
-    return Value(_number(a).inside(binding) + symbol + _number(b).inside(binding + 1), binding)
+    a, b = _number(a), _number(b)
+    return Value(a.inside(binding) + symbol + b.inside(binding + 1), binding, False,
+                 a.whole and b.whole and symbol != "/", *_bounds(a, symbol, b))
 
 
 def _compare(a: Any, symbol: str, b: Any) -> Value:
@@ -155,21 +204,60 @@ def _logical(a: Any, symbol: str, b: Any, binding: int) -> Value:
     return Value(_truth(a).inside(binding) + symbol + _truth(b).inside(binding + 1), binding, True)
 
 
+def _bitwise(a: Any, symbol: str, b: Any) -> Value:
+    a, b = _value(a), _value(b)
+    if not (a.truth and b.truth):
+        raise _no(f"'{symbol}' of numbers works on their bits; accepted are truths, and // and % of whole numbers")
+    if symbol == "^":
+        return _compare(a, "!=", b)
+    return _logical(a, "&&", b, _BOTH) if symbol == "&" else _logical(a, "||", b, _EITHER)
+
+
+def _bitwise_not(x: Any) -> Value:
+    x = _value(x)
+    if not x.truth:
+        raise _no("'~' of a number works on its bits; accepted are truths")
+    return Value("!" + x.inside(_UNARY), _UNARY, True)
+
+
 def _call(name: str, *values: Any) -> Value:
     return Value(f"{name}({','.join(_number(v).text for v in values)})")
+
+
+def _absolute(x: Any) -> Value:
+    x = _number(x)
+    return Value(f"abs({x.text})", _PRIMARY, False, x.whole, 0, max(-x.low, x.high))
+
+
+def _floor(x: Any) -> Value:
+    x = _number(x)
+    return Value(f"floor({x.text})", _PRIMARY, False, True, x.low if x.low >= 0 else -math.inf, x.high)
+
+
+def _least(a: Any, b: Any) -> Value:
+    a, b = _number(a), _number(b)
+    return Value(f"min({a.text},{b.text})", _PRIMARY, False, a.whole and b.whole, min(a.low, b.low),
+                 min(a.high, b.high))
+
+
+def _most(a: Any, b: Any) -> Value:
+    a, b = _number(a), _number(b)
+    return Value(f"max({a.text},{b.text})", _PRIMARY, False, a.whole and b.whole, max(a.low, b.low),
+                 max(a.high, b.high))
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Value:
     a, b = _value(yes), _value(no)
     if not (a.truth and b.truth):
         a, b = _number(a), _number(b)
-    return Value(f"{_truth(condition).inside(_EITHER)}?{a.text}:{b.text}", _CHOICE, a.truth)
+    return Value(f"{_truth(condition).inside(_EITHER)}?{a.text}:{b.text}", _CHOICE, a.truth, a.whole and b.whole,
+                 min(a.low, b.low), max(a.high, b.high))
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Value:
     if min is not None:
-        x = _call("max", x, min)
-    return _value(x) if max is None else _call("min", x, max)
+        x = _most(x, min)
+    return _value(x) if max is None else _least(x, max)
 
 
 def _divide(a: Any, b: Any, rounding_mode: str | None = None) -> Value:
@@ -180,9 +268,9 @@ def _divide(a: Any, b: Any, rounding_mode: str | None = None) -> Value:
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "where": _where, "clamp": _clamp, "tanh": lambda x: _call("tanh", x), "exp": lambda x: _call("exp", x),
-    "log": lambda x: _call("log", x), "sqrt": lambda x: _call("sqrt", x), "abs": lambda x: _call("abs", x),
-    "floor": lambda x: _call("floor", x), "minimum": lambda a, b: _call("min", a, b),
-    "maximum": lambda a, b: _call("max", a, b), "square": lambda x: _number(x) * x,
+    "log": lambda x: _call("log", x), "sqrt": lambda x: _call("sqrt", x), "abs": _absolute,
+    "floor": _floor, "minimum": _least,
+    "maximum": _most, "square": lambda x: _number(x) * x,
     "add": lambda a, b: _two(a, "+", b, _SUM), "sub": lambda a, b: _two(a, "-", b, _SUM),
     "rsub": lambda a, b: _two(b, "-", a, _SUM), "mul": lambda a, b: _two(a, "*", b, _PRODUCT), "div": _divide,
     "true_divide": _divide, "floor_divide": lambda a, b: _two(a, "//", b, _PRODUCT),
@@ -191,14 +279,16 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "gt": lambda a, b: _compare(a, ">", b), "ge": lambda a, b: _compare(a, ">=", b),
     "eq": lambda a, b: _compare(a, "==", b), "ne": lambda a, b: _compare(a, "!=", b),
     "logical_and": lambda a, b: _logical(a, "&&", b, _BOTH), "logical_or": lambda a, b: _logical(a, "||", b, _EITHER),
-    "bitwise_and": lambda a, b: _logical(a, "&&", b, _BOTH), "bitwise_or": lambda a, b: _logical(a, "||", b, _EITHER),
-    "logical_not": lambda x: ~_truth(x), "bitwise_not": lambda x: ~_truth(x),
+    "bitwise_and": lambda a, b: _bitwise(a, "&", b), "bitwise_or": lambda a, b: _bitwise(a, "|", b),
+    "bitwise_xor": lambda a, b: _bitwise(a, "^", b), "logical_not": lambda x: ~_truth(x), "bitwise_not": _bitwise_not,
+    "float": lambda x: _number(x), "double": lambda x: _number(x), "int": _toward_zero, "long": _toward_zero,
+    "bool": _truth,
 }
-_SPELLINGS = {"__and__": "logical_and", "__or__": "logical_or", "__rand__": "logical_and", "__ror__": "logical_or",
+_SPELLINGS = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__rand__": "bitwise_and", "__ror__": "bitwise_or",
               "__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__sub__": "sub", "__add__": "add",
               "__mul__": "mul", "__truediv__": "div", "__floordiv__": "floor_divide", "__mod__": "remainder",
               "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge",
-              "__neg__": "neg", "__invert__": "logical_not", "__abs__": "abs"}
+              "__neg__": "neg", "__invert__": "bitwise_not", "__abs__": "abs"}
 
 
 def _function(function: Any, args: Any, kwargs: dict[str, Any]) -> Value:
@@ -213,9 +303,12 @@ def _function(function: Any, args: Any, kwargs: dict[str, Any]) -> Value:
 class _Tracing(TorchFunctionMode):
     """Turns indices of tensors and functions of PyTorch into formulas where an argument is traced."""
 
+    running: _Tracing
+
     def __init__(self) -> None:
         super().__init__()
         self.tensors: list[Any] = []
+        _Tracing.running = self
 
     def array(self, tensor: Any) -> Array:
         for n, known in enumerate(self.tensors):
@@ -225,6 +318,12 @@ class _Tracing(TorchFunctionMode):
             raise _no(f"more than {_MOST_ARRAYS} tensors are captured")
         self.tensors.append(tensor)
         return Array(tensor, f"a{len(self.tensors) - 1}", ())
+
+    def scalar(self, tensor: Any) -> Value:
+        """A captured tensor without axes, whose only index is 0."""
+        one = self.array(tensor)
+        text = f"{one.name}[0]" + ("!=0" if tensor.dtype == torch.bool else "")
+        return Value(text, one.binding, one.truth, one.whole)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -238,14 +337,32 @@ class _Tracing(TorchFunctionMode):
         return _function(function, args, kwargs)
 
 
-def trace(score_mod: Callable[..., Any] | None = None, mask_mod: Callable[..., Any] | None = None
-          ) -> tuple[str, list[Any]]:
-    """The variant text of both functions, "formula mask=... score=...", and the tensors that they capture."""
-    b, h, q, k = (Value(name) for name in "bhqk")
+def _blocks_of(block_mask: Any, tracing: _Tracing, q: Value, k: Value, b: Value, h: Value) -> list[Value]:
+    """Truths of a BlockMask: the pair's block is listed, and its mask_mod. Blocks may hide more than the function."""
+    if not hasattr(block_mask, "kv_num_blocks"):
+        return [_truth(block_mask(b, h, q, k))]
+    listed = block_mask.to_dense().to(torch.int32)
+    size_q, size_k = block_mask.BLOCK_SIZE
+    at = [*([b] if listed.shape[0] > 1 else []), *([h] if listed.shape[1] > 1 else []), q // size_q, k // size_k]
+    listed = listed.reshape([n for axis, n in enumerate(listed.shape) if axis > 1 or n > 1])
+    all_truths = [tracing.array(listed)[tuple(at)] != 0]
+    if getattr(block_mask.mask_mod, "__name__", "") != "noop_mask":
+        all_truths.append(_truth(block_mask.mask_mod(b, h, q, k)))
+    return all_truths
+
+
+def trace(score_mod: Callable[..., Any] | None = None, mask_mod: Any = None,
+          shape: tuple[int, int, int, int] | None = None) -> tuple[str, list[Any]]:
+    """The variant text of both functions, "formula mask=... score=...", and the tensors that they capture. mask_mod may
+    be a BlockMask. shape is [batch, head, query, key]; without it an index such as q - k + 9 is taken for one that may
+    be negative."""
+    b, h, q, k = (Value(name, _PRIMARY, False, True, 0, extent - 1)
+                  for name, extent in zip("bhqk", shape or (math.inf,) * 4))
     parts, text = [], ""
     with _Tracing() as tracing:
         if mask_mod is not None:
-            parts.append(("mask", _truth(mask_mod(b, h, q, k))))
+            first, *more = _blocks_of(mask_mod, tracing, q, k, b, h)
+            parts.append(("mask", _logical(first, "&&", more[0], _BOTH) if more else first))
         if score_mod is not None:
             parts.append(("score", _number(score_mod(Value("s"), b, h, q, k))))
     order: list[int] = []  # the library numbers arrays in the order of their first appearance in the text
@@ -269,13 +386,18 @@ def _as_array(tensor: Any) -> Any:
 
 def flex_attention(query: Any, key: Any, value: Any, score_mod: Callable[..., Any] | None = None,
                    block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False,
-                   return_lse: bool = False) -> Any:
-    """FlexAttention of q, k and v [batch, head, token, dim]. block_mask is a BlockMask, whose mask_mod counts and whose
-    blocks do not, or a mask_mod. Gradients reach q, k, v and captured f32 tensors of score_mod."""
+                   return_lse: bool = False, kernel_options: dict[str, Any] | None = None) -> Any:
+    """FlexAttention of q, k and v [batch, head, token, dim]. block_mask is a BlockMask or a mask_mod. Gradients reach
+    q, k, v and captured floating-point tensors of score_mod. kernel_options, which tune PyTorch's kernels, do nothing.
+    """
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise _no(f"q has {query.shape[1]} heads and k has {key.shape[1]}; enable_gqa=True accepts both")
-    mask_mod = getattr(block_mask, "mask_mod", block_mask)
-    variant, tensors = trace(score_mod, mask_mod)
+    lengths = (query.shape[2], key.shape[2])
+    made_for = tuple(getattr(block_mask, "seq_lengths", lengths))
+    if made_for != lengths:
+        raise _no(f"block_mask was made for {made_for[0]} queries and {made_for[1]} keys, and there are {lengths[0]} "
+                  f"and {lengths[1]}")
+    variant, tensors = trace(score_mod, block_mask, (query.shape[0], query.shape[1], *lengths))
     options: dict[str, Any] = {}
     if variant:
         options = {"variant": variant, "variant_tensors": {n: _as_array(t) for n, t in enumerate(tensors)}}

@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import python_api
 
-NEEDS = {"attune.torch": "torch", "attune.flash_attn": "torch", "attune.flashinfer": "torch",
+NEEDS = {"attune.torch": "torch", "attune.flash_attn": "torch", "attune.flashinfer": "torch", "attune.flex": "torch",
          "attune.transformers": "transformers", "attune.vllm": "vllm",
          "attune.jax": "jax"}  # by the prefix of a module's name
 
