@@ -54,7 +54,11 @@ TEST(formula, says_what_is_wrong_and_where) {
   const Mistake all[] = {
       {"", false, "is empty", 0},
       {"q>=", false, "ends where a value belongs", 3},
-      {"lenq>k", false, "'lenq' is not a name; accepted are s, b, h", 0},
+      {"lenq>k", false, "'lenq' is not a name; accepted are b, h", 0},
+      {"i>=k", false, "did you mean 'q'?", 0},
+      {"q>=k and k>3", false, "found 'and' behind the end of the expression; write &&", 5},
+      {"where(q,1,2)>0", false, "'where' is not a function; write c ? x : y", 0},
+      {"slope(h)>0", false, "and arrays with an index, such as slope[q]", 0},
       {"lenq>k", false, "did you mean 'len_q'?", 0},
       {"tanhh(q)>k", false, "did you mean 'tanh'?", 0},
       {"sin(q)>k", false, "'sin' is not a function; accepted are min, max", 0},

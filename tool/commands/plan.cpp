@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "core/formula/of_problem.h"
 #include "core/work.h"
 #include "machine/cpu/kernels.h"
 #include "machine/host.h"
@@ -95,7 +96,10 @@ void print(const Plan& plan, const std::string& links, int depth) {
                            counted(plan.splits, "split"), plan.kernel));
   if (const std::string choice = choice_of(plan); !choice.empty()) row("choice", choice);
   row("workspace", bytes_text(double(plan.workspace_bytes)));
-  row("work", fmt::format("{} over {}", count_text(c.flops, "FLOP"), count_text(c.pairs, "visible pairs")));
+  // A plan has no arrays, so what a formula reads from them counts as visible.
+  const bool unknown = has_formula(plan.problem) && formula_of(plan.problem).arrays > 0;
+  row("work", fmt::format("{}{} over {}", unknown ? "at most " : "", count_text(c.flops, "FLOP"),
+                          count_text(c.pairs, "visible pairs")));
   row("traffic", fmt::format("at least {}, {} FLOP per byte", bytes_text(c.bytes), digits_text(c.flops / c.bytes)));
   for (const std::string& line : sentences(plan.refused)) row("refused", line);
   if (!links.empty()) row("otherwise", links + ", if the arguments of a call do not fit");

@@ -22,6 +22,7 @@ void add_model(CLI::App& app, Context& context) {
       .delimiter(',')
       .one_word()
       .type_name("LIST")
+      .between(1, 1 << 20)
       .group("Modes");
   sub.add_flag("--longest", asked->longest, "Show the longest context that trains and that generates on each card")
       .group("Modes");
@@ -80,7 +81,7 @@ void add_model(CLI::App& app, Context& context) {
       "  attune model llama-3-70b --fits 24,40,48,80,141\n"
       "  attune model ./checkpoint --check numbers.safetensors\n\n"
       "Weights are those of the folder, or random by seed where it has none.\n"
-      "Exit code 1 if a number differs or a file is wrong, 3 if it does not fit into memory.");
+      "Exit code 1 if a number differs or a file is wrong, 3 if a file is missing or memory is short.");
   sub.callback([asked, &context] { run_model(*asked, context); });
 }
 

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
 #include "core/dtypes.h"
+#include "core/problem_line.h"
 #include "machine/host.h"
 #include "models/checkpoint.h"
+#include "plan/plan.h"
 #include "tool/machine.h"
 #include "tool/model/model.h"
 #include "tool/table.h"
@@ -44,29 +47,71 @@ Exit exit_for(const Status& s) {
   return s.code == Code::out_of_memory || s.code == Code::device ? kMachine : kFailed;
 }
 
+bool asks_memory(const ModelAsked& a) { return a.memory || a.longest || !a.fits.empty(); }
+bool runs(const ModelAsked& a) { return a.generate || a.train || !a.check.empty() || !a.save.empty(); }
+
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+Status is_known(const ModelAsked& asked) {
+  if (asked.model.empty()) return Status::no("which model? accepted are ", models::known_models());
+  if (is_there(asked.model) || asked.model.find_first_of("/.") != asked.model.npos) return Status::good();
+  const std::vector<models::Config> known = models::all_known();
+  std::vector<std::string_view> names;
+  for (const models::Config& c : known) names.push_back(c.name);
+  if (std::find(names.begin(), names.end(), asked.model) != names.end()) return Status::good();
+  const std::string_view near = closest_word(asked.model, names);
+  return Status::no("'", in_one_line(asked.model), "' is not one of ", models::known_models(),
+                    ", a config.json or a folder with one", near.empty() ? "" : join("; did you mean '", near, "'?"));
+}
+
+// What the words say wrongly, before weights are made.
+Status words_fit(const ModelAsked& asked) {
+  if (asked.generate + asked.train + asks_memory(asked) + !asked.check.empty() > 1)
+    return Status::no("more than one of --generate, --train, --check and the memory options given");
+  if (asked.attention != "auto" && asked.attention != "standard" && !find_backend(asked.attention))
+    return Status::no("--attention: '", in_one_line(asked.attention), "' is not auto, standard or one of ",
+                      backend_names());
+  if (asked.generate && asked.batch != 1 && asked.prompt.size() > 1 && int(asked.prompt.size()) != asked.batch)
+    return Status::no("--prompt has ", asked.prompt.size(), " lengths for a batch of ", asked.batch);
+  return Status::good();
+}
+
+// What is missing on this machine.
+Status files_are_there(const ModelAsked& asked, const Device& device) {
+  for (const std::string& path : {asked.model.find_first_of("/.") == asked.model.npos ? "" : asked.model, asked.check,
+                                  asked.text})
+    if (!path.empty() && !is_there(path)) return Status::no(in_one_line(path), ": there is no such file or folder");
+  if (runs(asked) && device.kind != DeviceKind::cpu)
+    return Status::no("--device: ", device.name, " runs no model: embedding, loss and AdamW have no GPU kernels yet; "
+                      "cpu does, and --memory, --fits and --longest answer for GPUs");
+  return Status::good();
+}
+
 }  // namespace
 
 void run_model(const ModelAsked& given, Context& context) {
   ModelAsked asked = given;
   const auto bad = [&](const Status& s, Exit code) { fail(context, code, join("attune model: ", s.message)); };
-  if (asked.model.empty()) return list_models(context);
+  if (asked.model.empty() && !runs(asked) && !asks_memory(asked)) return list_models(context);
+  if (const Status s = is_known(asked); !s.ok()) return bad(s, kUsage);
+  if (const Status s = words_fit(asked); !s.ok()) return bad(s, kUsage);
   models::Config config;
-  if (const Status s = models::find_config(asked.model, config); !s.ok()) return bad(s, kFailed);
   Device device;
   if (const Status s = device_named(asked.device, device); !s.ok()) return bad(s, exit_of_device(asked.device));
+  if (const Status s = files_are_there(asked, device); !s.ok()) return bad(s, kMachine);
+  if (const Status s = models::find_config(asked.model, config); !s.ok()) return bad(s, kFailed);
   DType dtype = DType::f32;
   if (asked.dtype.empty()) asked.dtype = asked.fits.empty() && device.kind == DeviceKind::cpu ? "f32" : "bf16";
   if (const Status s = parse(asked.dtype, dtype); !s.ok() || !is_f32_or_half(dtype))
     return bad(Status::no("--dtype: '", in_one_line(asked.dtype), "' is not one of f32, bf16, f16"), kUsage);
-  const int modes = asked.generate + asked.train + (asked.memory || asked.longest || !asked.fits.empty()) +
-                    !asked.check.empty();
-  if (modes > 1)
-    return bad(Status::no("more than one of --generate, --train, --check and the memory options given"), kUsage);
-  if (asked.memory || asked.longest || !asked.fits.empty()) {
+  if (asks_memory(asked)) {
     if (const Status s = show_memory(asked, config, dtype, device, context); !s.ok()) bad(s, exit_for(s));
     return;
   }
-  if (!modes && asked.save.empty()) return describe(config, context);
+  if (!runs(asked)) return describe(config, context);
   std::unique_ptr<models::Model> model;
   if (const Status s = open_model(asked, config, device, model); !s.ok()) return bad(s, exit_for(s));
   if (!context.json) fmt::print("model           {}\n", join(config.name, ", ", about(config)));

@@ -12,7 +12,13 @@ namespace attune {
 namespace {
 
 constexpr int kSmallest = 64, kMostBoxes = 1 << 8;  // least side of a box; boxes along a side
-constexpr int kSamples = 6;                         // along a side of a box that is not decided
+
+// SplitMix64: places that do not repeat with any period of a mask.
+uint64_t scattered(uint64_t n) {
+  uint64_t x = (n + 1) * 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9, x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
 
 struct Count {
   const Problem& p;
@@ -45,33 +51,70 @@ struct Count {
     NumberRange value[kMostNodes];
     return decide(formula, x, [](int, const NumberRange*) { return formula::anything(); }, value);
   }
-  double pairs(Rows queries, Rows keys, int smallest) const {
+  struct Box {
+    Rows queries, keys;
+    double all;  // pairs of one head in the band
+    int64_t places() const { return int64_t(queries.last - queries.first) * (keys.last - keys.first); }
+  };
+
+  // The pairs of decided boxes; the others go into `mixed`.
+  double decided_pairs(Rows queries, Rows keys, int smallest, std::vector<Box>& mixed) const {
     const double all = visible_pairs(s.band, queries, keys);
     if (all == 0) return 0;
     const BoxIs is = box(queries, keys, {0, p.heads_q});
     if (is != BoxIs::mixed) return is == BoxIs::open ? all * p.heads_q : 0;
     const int q = queries.first + (queries.last - queries.first + 1) / 2;
     const int k = keys.first + (keys.last - keys.first + 1) / 2;
-    if (queries.last - queries.first <= smallest && keys.last - keys.first <= smallest)
-      return all * p.heads_q * visible_part(queries, keys);
+    if (queries.last - queries.first <= smallest && keys.last - keys.first <= smallest) {
+      mixed.push_back({queries, keys, all});
+      return 0;
+    }
     double sum = 0;
     for (const Rows half_q : {Rows{queries.first, q}, Rows{q, queries.last}})
       for (const Rows half_k : {Rows{keys.first, k}, Rows{k, keys.last}})
-        if (half_q.first < half_q.last && half_k.first < half_k.last) sum += pairs(half_q, half_k, smallest);
+        if (half_q.first < half_q.last && half_k.first < half_k.last)
+          sum += decided_pairs(half_q, half_k, smallest, mixed);
     return sum;
   }
-  // By single pairs, for which bounds are values.
-  double visible_part(Rows queries, Rows keys) const {
+  bool shows(int q, int k, int h) const {  // the bounds of one pair are its values
+    return box({q, q + 1}, {k, k + 1}, {h, h + 1}) != BoxIs::hidden;
+  }
+  int heads() const {  // that may differ
+    const int last = std::max(formula.mask, formula.score);
+    for (int n = 0; n <= last; ++n)
+      if (formula.node[n].op == Op::h || formula.node[n].op == Op::g) return p.heads_q;
+    return 1;
+  }
+  double every_pair(const Box& x) const {
+    double shown = 0;
+    for (int q = x.queries.first; q < x.queries.last; ++q)
+      for (int k = x.keys.first; k < x.keys.last; ++k)
+        for (int h = 0; s.band.visible(q, k) && h < heads(); ++h) shown += shows(q, k, h);
+    return shown * p.heads_q / heads();
+  }
+  double some_pairs(const Box& x, int samples, uint64_t seed) const {
     int seen = 0, shown = 0;
-    for (int i = 0; i < kSamples; ++i)
-      for (int j = 0; j < kSamples; ++j) {
-        const int q = queries.first + int(int64_t(queries.last - queries.first) * (2 * i + 1) / (2 * kSamples));
-        const int k = keys.first + int(int64_t(keys.last - keys.first) * (2 * j + 1) / (2 * kSamples));
-        if (!s.band.visible(q, k)) continue;
-        const int h = (i + j) % p.heads_q;
-        ++seen, shown += box({q, q + 1}, {k, k + 1}, {h, h + 1}) != BoxIs::hidden;
-      }
-    return seen ? double(shown) / seen : 1;
+    for (int n = 0; n < samples; ++n) {
+      const uint64_t at = scattered(seed + uint64_t(n));
+      const int q = x.queries.first + int((at & 0xfffff) % uint64_t(x.queries.last - x.queries.first));
+      const int k = x.keys.first + int((at >> 20 & 0xfffff) % uint64_t(x.keys.last - x.keys.first));
+      if (!s.band.visible(q, k)) continue;
+      ++seen, shown += shows(q, k, int((at >> 40) % uint64_t(p.heads_q)));
+    }
+    return x.all * p.heads_q * (seen ? double(shown) / seen : 1);
+  }
+  double pairs() const {
+    const int smallest = std::max(kSmallest, int(ceil_div(std::max(s.len_q, s.len_k), kMostBoxes)));
+    std::vector<Box> mixed;
+    double sum = decided_pairs({0, s.len_q}, {0, s.len_k}, smallest, mixed), places = 0;
+    for (const Box& x : mixed) places += double(x.places()) * heads();
+    uint64_t seed = 0;
+    for (const Box& x : mixed) {
+      const double samples = double(kMostPairs) * double(x.places()) * heads() / places;
+      sum += places <= double(kMostPairs) ? every_pair(x) : some_pairs(x, std::max(int(samples), 1), seed);
+      seed += uint64_t(samples) + 1;
+    }
+    return sum;
   }
 };
 
@@ -79,9 +122,7 @@ struct Count {
 
 double formula_pairs(const Problem& p, const Args* a, int b, const Sequence& s) {
   if (s.len_q <= 0 || s.len_k <= 0) return 0;
-  const auto count = std::make_unique<Count>(p, a, b, s);
-  const int smallest = std::max(kSmallest, int(ceil_div(std::max(s.len_q, s.len_k), kMostBoxes)));
-  return count->pairs({0, s.len_q}, {0, s.len_k}, smallest);
+  return std::make_unique<Count>(p, a, b, s)->pairs();
 }
 
 }  // namespace attune

@@ -38,7 +38,7 @@ Status assign_formula(std::string_view mask, std::string_view score, Variant& ou
   if (f.mask >= 0) text += join(" mask=", text_of(f, f.mask));
   if (f.score >= 0) text += join(" score=", text_of(f, f.score));
   if (text.size() >= sizeof out.text)
-    return no("mask and score have ", text.size() - 8, " characters without spaces; at most ",
+    return no("'mask=... score=...' has ", text.size() - 8, " characters without spaces; at most ",
               sizeof out.text - 9, " are accepted");
   return assign(out, text);
 }

@@ -138,8 +138,9 @@ struct Parser {
     const size_t begin = at;
     const int right = sum();
     if (!require(false, right, begin, op->text)) return 0;
-    const FormulaPlace next = here();
-    if (take_of(kComparisons)) return refuse(next, "chains comparisons; write a<b && b<c");
+    skip();
+    const size_t next = at;
+    if (take_of(kComparisons)) return refuse({next, at - next}, "chains comparisons; write a<b && b<c");
     return binary(op->op, left, right, true);
   }
   template <size_t N>
@@ -202,6 +203,23 @@ struct Parser {
       return at = std::max(at, from + 1), refuse({from, at - from}, "has a wrong number; 12, 0.5 and 1e-3 are right");
     return add({.number = x});
   }
+  // What says the same here; "" for any other word.
+  static Word of_other_languages(Word word) {
+    constexpr std::pair<Word, Word> kWords[] = {{"and", "&&"}, {"or", "||"}, {"not", "!"}, {"if", "c ? x : y"},
+                                                {"else", "c ? x : y"}, {"where", "c ? x : y"}, {"pow", "s*s"}};
+    for (const auto& [theirs, ours] : kWords)
+      if (word == theirs) return ours;
+    return "";
+  }
+  // Text behind a whole expression.
+  void refuse_rest() {
+    const FormulaPlace place = here();
+    const std::string what = found();
+    size_t end = at;
+    while (end < text.size() && continues_name(text[end])) ++end;
+    const Word ours = text[at] == '^' ? "x*x for a power" : of_other_languages(text.substr(at, end - at));
+    refuse(place, "found ", what, " behind the end of the expression", ours.empty() ? "" : join("; write ", ours));
+  }
   int name() {
     const size_t from = at;
     while (at < text.size() && continues_name(text[at])) ++at;
@@ -219,15 +237,15 @@ struct Parser {
   int unknown(Word word, FormulaPlace all, bool calls) {
     std::vector<Word> candidates;
     std::string accepted;
-    const auto list = [&](std::span<const FormulaWord> words) {
-      for (const FormulaWord& w : words)
-        candidates.push_back(w.text), accepted += join(accepted.empty() ? "" : ", ", w.text);
-    };
-    list(calls ? std::span<const FormulaWord>(kFunctions) : kNames);
-    const Word near = closest_word(word, candidates);
+    for (const FormulaWord& w : calls ? std::span<const FormulaWord>(kFunctions) : kNames)
+      if (w.op != Op::s || score) candidates.push_back(w.text), accepted += join(accepted.empty() ? "" : ", ", w.text);
+    Word near = closest_word(word, candidates);
+    if (word == "i" || word == "j") near = word == "i" ? "q" : "k";  // as elsewhere
+    const Word ours = of_other_languages(word);
+    if (!ours.empty()) return refuse(all, "is not ", calls ? "a function" : "a name", "; write ", ours);
     if (calls)
-      return refuse(all, "is not a function; accepted are ", accepted,
-                    near.empty() ? "" : join("; did you mean '", near, "'?"));
+      return refuse(all, "is not a function; accepted are ", accepted, ", and arrays with an index, such as ",
+                    word.substr(0, kMostName), "[q]", near.empty() ? "" : join("; did you mean '", near, "'?"));
     return refuse(all, "is not a name; accepted are ", accepted, ", and arrays with an index, such as ",
                   word.substr(0, kMostName), "[q]", near.empty() ? "" : join("; did you mean '", near, "'?"));
   }
@@ -302,7 +320,7 @@ Status read(std::string_view text, Formula& out, bool score, FormulaPlace& place
   const int root = p.expression();
   p.skip();
   if (p.wrong.empty() && p.at < text.size())
-    p.refuse(p.here(), "found ", p.found(), " behind the end of the expression");
+    p.refuse_rest();
   if (p.wrong.empty() && bool(out.node[root].truth) == score)
     p.refuse({0, text.size()},
              score ? "is a truth; a score is a number" : "is a number; a mask is a truth, as in q>=k");
