@@ -431,7 +431,8 @@ void add_bench(CLI::App& app, Context& context) {
   sub.add_option("--peer", asked->peers,
                  "Compare with these peers, separated by commas: torch (on a GPU its flash, cudnn and efficient, on a "
                  "CPU its sdpa and math), torch:sdpa, torch:math, torch:flash, torch:cudnn, torch:efficient, "
-                 "torch:flex, flash_attn, fa3, and your own FILE.py:FUNCTION and LIBRARY.so:SYMBOL")
+                 "torch:flex, flash_attn, fa3, flash_attn1, xformers, flashinfer, jax, and your own FILE.py:FUNCTION "
+                 "and LIBRARY.so:SYMBOL")
       .delimiter(',')
       .one_word()
       .type_name("LIST");

@@ -14,6 +14,7 @@
 #include "tool/cli.h"
 #include "tool/commands/commands.h"
 #include "tool/json.h"
+#include "tool/line.h"
 #include "tool/machine.h"
 #include "tool/commands/parity.h"
 #include "tool/table.h"
@@ -92,7 +93,7 @@ Status make_suite(const Asked& asked, Suite& suite, Exit& code) {
     return Status::good();
   }
   if (Status s = parse(asked.text, suite.cases.emplace_back()); !s.ok())
-    return s.after("attune parity: ");
+    return Status::no("attune parity: ", s.message, caret_below(asked.text));
   return Status::good();
 }
 
