@@ -44,6 +44,12 @@ class Rows(lab.Lab):
         self.assertIn("cpu_backward", (self.run_folders()[-1].parent / "0-one/err").read_text() + done.stdout)
         self.nothing_is_left()
 
+    def test_a_command_that_fails_says_why(self):
+        done = self.remote("run", "--on", "local", "--max-minutes", "2", "--", "plan",
+                           "forward f32 b1 h1 q8 k8 d16 ful", code=2)
+        self.assertIn("\nlocal: attune plan: problem line: 'ful' is not a word of a problem line", done.stderr)
+        self.nothing_is_left()
+
     def test_a_run_that_was_left_is_listed_followed_and_its_journal_printed(self):
         first = self.remote("run", "--on", "one", "--detach", "--", "bench", SMALL[0], "--max-seconds", "0.1").stdout
         run = self.run_folders()[-1].parent.name

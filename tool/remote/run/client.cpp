@@ -188,6 +188,14 @@ std::vector<Spent> spending_of(const RemotePlan& p, const std::vector<TargetStat
   return all;
 }
 
+// What a command said of its failure: the last line of attune, which may be followed by the place.
+std::string last_error(const RemotePlan& p, int n) {
+  std::string said;
+  if (!read_whole(results_folder(p, n) + "/err", said).ok()) return "";
+  const size_t at = ("\n" + said).rfind("\nattune ");
+  return at == said.npos ? "" : in_one_line(said.substr(at, said.find('\n', at) - at));
+}
+
 void print_results(const RemotePlan& p, const std::vector<TargetState>& states, const Results& r, Context& context) {
   if (context.json) {
     Json targets = Json::array();
@@ -210,6 +218,9 @@ void print_results(const RemotePlan& p, const std::vector<TargetState>& states, 
       fmt::print("{}{}{}", p.legs.size() > 1 ? join(p.legs[size_t(n)].target.name, ":\n") : "", said,
                  said.ends_with('\n') ? "" : "\n");
   }
+  for (int n = 0; n < int(p.legs.size()); ++n)
+    if (const std::string why = last_error(p, n); states[size_t(n)].exit_code.value_or(0) && !why.empty())
+      fmt::print(stderr, "{}: {}\n", p.legs[size_t(n)].target.name, why);
   fmt::print("{}", spending_text(spending_of(p, states), p.cap, terminal_width(STDOUT_FILENO)));
   for (const std::string& note : r.notes) fmt::print("{}\n", note);
   for (const std::string& path : r.tuned) fmt::print("tuned    {}\n", path);
