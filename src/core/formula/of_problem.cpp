@@ -52,7 +52,6 @@ void canonicalize_formula(Variant& v) {
 }
 
 Status valid_formula(const Problem& p) {
-  Formula f;
   Variant again{};
   const std::string_view mask = value(p.variant, "mask"), score = value(p.variant, "score");
   std::string_view wrong;
