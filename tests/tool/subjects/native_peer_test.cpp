@@ -318,18 +318,22 @@ TEST(Thresholds, of_two_subjects_go_from_bench_into_a_configuration) {
     bench.push_back(join("forward f32 b1 h1 q40 k300 d8 window", window - 1, ",0"));
   for (const int keys : {16, 32, 64, 128, 256})
     bench.push_back(join("forward f32 b1 h1 q64 k", keys, " d8 causal@absolute/2+1"));
-  const Ran measured = attune_says(bench);
-  ASSERT_EQ(measured.code, 0) << measured.err;
   const std::string before = text_of(ATTUNE_SOURCE_DIR "/tests/tool/tune/base.yaml");
   EXPECT_EQ(std::count(before.begin(), before.end(), '\n'), 60);
-  std::ofstream(yaml) << before;
-  const std::string name(peer_name(library));
-  const Ran tuned = attune_says({"tune", out, "--between", name + ":steady," + name + ":growing", "--yaml", yaml,
-                                 "--key", "runtime.fa2_min_len_win,runtime.fa2_min_len_cmp"});
-  EXPECT_EQ(tuned.code, 0) << tuned.err;
   std::string expected = before;
   expected.replace(expected.find("4096     #"), 4, "128");
   expected.replace(expected.find("-1         #"), 2, "128");
+  const std::string name(peer_name(library));
+  Ran tuned;
+  for (int attempt = 0; attempt < 3 && text_of(yaml) != expected; ++attempt) {  // a busy machine blurs speeds
+    std::filesystem::remove(out);
+    std::ofstream(yaml) << before;
+    const Ran measured = attune_says(bench);
+    ASSERT_EQ(measured.code, 0) << measured.err;
+    tuned = attune_says({"tune", out, "--between", name + ":steady," + name + ":growing", "--yaml", yaml,
+                         "--key", "runtime.fa2_min_len_win,runtime.fa2_min_len_cmp"});
+    EXPECT_EQ(tuned.code, 0) << tuned.err;
+  }
   EXPECT_EQ(text_of(yaml), expected) << tuned.out;
 }
 
