@@ -234,9 +234,13 @@ ATTUNE_API void attune_cache_destroy(attune_cache* cache); /* after the stream h
  * ATTUNE_OPTION_APPEND the sequences grow; q may have no rows, which only appends. An error leaves them unchanged. */
 ATTUNE_API int attune_cache_attend(attune_cache* cache, const attune_problem* problem, const attune_args* args,
                                    const int32_t* sequences, void* stream);
-/* Shrinking drops the last keys (all of them with 0) and releases unused pages at once. After growing, the caller fills
- * the new rows. */
+/* Shrinking drops the last keys (all of them with 0) and releases pages that no sequence holds. After growing, the
+ * caller fills the new rows. */
 ATTUNE_API int attune_cache_resize(attune_cache* cache, int32_t sequence, int32_t length);
+/* Sequence `to`, which must be empty, begins with the first `length` keys of `from`. Pages are shared and counted: no
+ * key is copied until a sequence writes to a page that another one holds too; it then gets a copy of that page. Without
+ * pages the keys are copied at once, in stream order. */
+ATTUNE_API int attune_cache_fork(attune_cache* cache, int32_t from, int32_t to, int32_t length, void* stream);
 ATTUNE_API int32_t attune_cache_length(const attune_cache* cache, int32_t sequence); /* -1 on error */
 ATTUNE_API int32_t attune_cache_free_pages(const attune_cache* cache);               /* 0 if not paged */
 /* The pages of a sequence on the host, as many as its length needs; valid until the cache changes. Null if not

@@ -326,6 +326,11 @@ class Cache {
   }
   void resize(int32_t sequence, int32_t length) { require(attune_cache_resize(cache_.get(), sequence, length)); }
   void free(int32_t sequence) { resize(sequence, 0); }
+  // The empty sequence `to` begins with the first keys of `from`, or all of them; shares pages until one is written.
+  void fork(int32_t from, int32_t to, int32_t length, void* stream = nullptr) {
+    require(attune_cache_fork(cache_.get(), from, to, length, stream));
+  }
+  void fork(int32_t from, int32_t to) { fork(from, to, length(from)); }
   int32_t free_pages() const { return attune_cache_free_pages(cache_.get()); }
   const int32_t* pages(int32_t sequence) const { return attune_cache_pages(cache_.get(), sequence); }
   attune_tensor view(int role) const {

@@ -104,10 +104,20 @@ class Cache:
         return _core.cache_length(self._handle, _within("sequence", sequence, self.sequences - 1))
 
     def resize(self, sequence: int, length: int) -> None:
-        """Shorter: drops the last keys, or all with 0, and frees their pages. Longer: the caller writes the new rows
-        into k and v."""
+        """Shorter: drops the last keys, or all with 0, and frees pages that no sequence holds. Longer: the caller
+        writes the new rows into k and v."""
         _core.cache_resize(self._handle, _within("sequence", sequence, self.sequences - 1),
                            _within("length", length, self.capacity))
+
+    def fork(self, source: int, to: int, length: int | None = None, *, stream: int | None = None) -> None:
+        """The empty sequence `to` begins with the first `length` keys of `source` (None: all). Both share pages; one
+        that writes to a page of the other gets its own copy of it. Without pages the keys are copied, in the order of
+        `stream` (None: the default one).
+        """
+        most = self.sequences - 1
+        keys = self.length(source) if length is None else _within("length", length, self.capacity)
+        _core.cache_fork(self._handle, _within("sequence", source, most), _within("sequence", to, most), keys,
+                         0 if stream is None else stream)
 
     @property
     def free_pages(self) -> int:

@@ -122,6 +122,17 @@ PyObject* resize(PyObject*, PyObject* given) {
   Py_RETURN_NONE;
 }
 
+PyObject* fork(PyObject*, PyObject* given) {
+  PyObject* capsule;
+  int from, to, keys;
+  unsigned long long stream;
+  if (!PyArg_ParseTuple(given, "OiiiK", &capsule, &from, &to, &keys, &stream)) return nullptr;
+  const Plain* holder = holder_of<Plain>(capsule);
+  if (!holder) return nullptr;
+  if (attune_cache_fork(holder->cache, from, to, keys, reinterpret_cast<void*>(uintptr_t(stream)))) return refused();
+  Py_RETURN_NONE;
+}
+
 template <class H, auto View>
 PyObject* view(PyObject*, PyObject* given) {
   PyObject* capsule;
@@ -144,6 +155,7 @@ PyMethodDef methods[] = {
     {"cache_attend", function(attend<Plain, attune_cache_attend>), METH_FASTCALL, "cache, sequences; then as run."},
     {"cache_length", function(length<Plain, attune_cache_length>), METH_VARARGS, "cache, sequence: its keys."},
     {"cache_resize", function(resize<Plain, attune_cache_resize>), METH_VARARGS, "cache, sequence, keys."},
+    {"cache_fork", function(fork), METH_VARARGS, "cache, from, to, keys, stream."},
     {"cache_view", function(view<Plain, attune_cache_view>), METH_VARARGS, "cache, role, versioned: DLPack."},
     {"cache_free_pages", function(free_pages), METH_O, "cache: pages that no sequence holds."},
     {"nsa_cache_create", function(nsa_cache_create), METH_VARARGS, "dtype and sizes, variant, device."},

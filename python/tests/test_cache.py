@@ -106,6 +106,27 @@ class Caches(unittest.TestCase):
         cache.append(k, v, sequences=[0])
         self.assertEqual((cache.length(0), cache.free_pages), (5, 0))
 
+    def test_a_fork_shares_keys_until_one_sequence_writes(self):
+        k, v, new = draw(1, 5, 2, 8), draw(1, 5, 2, 8, seed=1), draw(1, 1, 2, 8, seed=2)
+        for page in (0, 4):
+            with self.subTest(page=page):
+                cache = attune.Cache(heads=2, dim=8, sequences=3, capacity=8, page=page)
+                free = cache.free_pages
+                cache.append(k, v, sequences=[2])
+                cache.fork(2, 0), cache.fork(2, 1, 3)
+                self.assertEqual([cache.length(n) for n in range(3)], [5, 3, 5])
+                self.assertEqual(cache.free_pages, free - 2 if page else 0)
+                cache.append(new, new, sequences=[0])
+                self.assertEqual(cache.free_pages, free - 3 if page else 0)  # a copy of the page that it writes to
+                q = draw(1, 1, 4, 8, seed=3)
+                for sequence, keys, values in ((2, k[0], v[0]), (1, k[0, :3], v[0, :3]),
+                                               (0, np.concatenate((k[0], new[0])), np.concatenate((v[0], new[0])))):
+                    self.near(cache.attend(q, sequences=[sequence])[0], reference.attention(q[0], keys, values)[0])
+                with self.assertRaisesRegex(attune.Error, "sequence 1 has 3 keys; an empty sequence is accepted"):
+                    cache.fork(2, 1)
+                with self.assertRaisesRegex(attune.Error, "sequence 9 is not in 0 ... 2"):
+                    cache.fork(9, 1)
+
     def test_what_is_wrong_is_refused_and_changes_nothing(self):
         cache = attune.Cache(heads=2, dim=8, sequences=2, capacity=3)
         q, k = draw(1, 2, 2, 8), draw(1, 2, 2, 8, seed=1)

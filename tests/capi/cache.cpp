@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -98,7 +99,29 @@ std::vector<float> contents(const attune::Cache& cache) {
   return all;
 }
 
-// Many random steps: some sequences append, some are rewound, some are freed.
+// Whether the cache's memory has the rows of the model, for every sequence.
+bool holds(const attune::Cache& cache, const Model& model, int page) {
+  const auto *k = static_cast<const float*>(cache.view(ATTUNE_K).data),
+             *v = static_cast<const float*>(cache.view(ATTUNE_V).data);
+  for (int s = 0; s < kSequences; ++s)
+    for (int n = 0; n < model.length(s); ++n) {
+      const int row = page ? cache.pages(s)[n / page] * page + n % page : s * kCapacity + n;
+      if (std::memcmp(k + row * kRow, &model.k[s][size_t(n * kRow)], kRow * sizeof(float)) ||
+          std::memcmp(v + row * kRow, &model.v[s][size_t(n * kRow)], kRow * sizeof(float)))
+        return false;
+    }
+  return true;
+}
+
+// How many sequences hold each page.
+std::map<int, int> users_of(const attune::Cache& cache, const Model& model, int page) {
+  std::map<int, int> users;
+  for (int s = 0; page && s < kSequences; ++s)
+    for (int n = 0; n * page < model.length(s); ++n) ++users[cache.pages(s)[n]];
+  return users;
+}
+
+// Many random steps: some sequences append, some are rewound, some are freed, and some begin with the keys of others.
 void random_steps(int page, int pages) {
   const std::string what = "page " + std::to_string(page);
   std::vector<float> k(size_t(page ? pages * page : kSequences * kCapacity) * kRow), v(k.size());
@@ -107,21 +130,23 @@ void random_steps(int page, int pages) {
   attune::Cache cache(o);
   Model model;
   const auto pages_of = [&](int tokens) { return page ? (tokens + page - 1) / page : 0; };
-  int refusals = 0;
-  for (int turn = 0; turn < 300; ++turn) {
+  int refusals = 0, forks = 0, copies = 0;
+  for (int turn = 0; turn < 600; ++turn) {
     std::vector<int32_t> order;
     for (int s = 0; s < kSequences; ++s)
       if (below(3)) order.insert(order.begin() + below(int(order.size()) + 1), s);
     if (order.empty()) continue;
     Step step(int(order.size()), 1 + below(6));
-    int needed = 0, used = 0;
+    int needed = 0;
     bool fits = true;
+    std::map<int, int> users = users_of(cache, model, page);
+    expect(cache.free_pages() == (page ? pages - int(users.size()) : 0), what + ": free pages");
     for (const int32_t s : order) {
       fits &= model.length(s) + step.added <= kCapacity;
       needed += pages_of(model.length(s) + step.added) - pages_of(model.length(s));
+      if (page && model.length(s) % page)
+        if (int& of_last = users[cache.pages(s)[model.length(s) / page]]; of_last > 1) --of_last, ++needed, ++copies;
     }
-    for (int s = 0; s < kSequences; ++s) used += pages_of(model.length(s));
-    expect(cache.free_pages() == (page ? pages - used : 0), what + ": free pages");
     if (fits && needed <= cache.free_pages()) {
       cache.attend(step.problem(), step.args(), order);
       model.append(step, order);
@@ -139,9 +164,53 @@ void random_steps(int page, int pages) {
     } else if (!below(6)) {
       cache.free(s), model.resize(s, 0);
     }
+    if (const int from = below(kSequences), to = below(kSequences); from != to && !below(3)) {
+      const int length = below(model.length(from) + 1), free = cache.free_pages();
+      cache.free(to), model.resize(to, 0);
+      const int freed = cache.free_pages();
+      cache.fork(from, to, length), ++forks;
+      model.k[to] = model.k[from], model.v[to] = model.v[from], model.resize(to, length);
+      expect(cache.free_pages() == freed && freed >= free, what + ": a fork takes no page");
+    }
     for (int s = 0; s < kSequences; ++s) expect(cache.length(s) == model.length(s), what + ": length");
+    expect(holds(cache, model, page), what + ": the rows of a sequence changed");
   }
   expect(refusals > 10, what + ": nothing was refused");
+  expect(forks > 50 && (page < 2 || copies > 10), what + ": nothing was shared");
+}
+
+// A failed call, and room that the caller fills, with a page that two sequences hold.
+void a_shared_page_is_left_once() {
+  attune::Cache cache(options(4, 4));
+  Model model;
+  Step first(1, 6), more(1, 1);
+  cache.attend(first.problem(), first.args(), {0});
+  model.append(first, {0});
+  cache.fork(0, 1);
+  model.k[1] = model.k[0], model.v[1] = model.v[0];
+  expect(cache.free_pages() == 2 && cache.length(1) == 6, "a fork holds the pages of another sequence");
+  attune::Args wrong = more.args();
+  wrong.set(ATTUNE_OUT, {more.out.data(), "bshd", {1, 2, kHeads, kDim}});
+  const int32_t shared = cache.pages(1)[1];
+  refused([&] { cache.attend(more.problem(), wrong, {1}); }, "out: seq = 2 is not 1");
+  expect(cache.free_pages() == 2 && cache.pages(1)[1] == shared && cache.length(1) == 6, "after a failed call");
+  cache.resize(1, 7);  // the caller writes row 6
+  expect(cache.free_pages() == 1 && cache.pages(1)[1] != shared && cache.pages(0)[1] == shared, "a page of its own");
+  expect(holds(cache, model, 4), "the rows of a page that was left are copied");
+  cache.resize(1, 6);
+  cache.attend(more.problem(), more.args(), {1});
+  model.append(more, {1});
+  expect(cache.free_pages() == 1 && holds(cache, model, 4) && model.error(more, 0, 1) < 1e-5f, "a page is left once");
+  cache.free(0);
+  expect(cache.free_pages() == 2 && holds(cache, Model{.k = {{}, model.k[1]}, .v = {{}, model.v[1]}}, 4),
+         "the shared page stays with the other sequence");
+  refused([&] { cache.fork(1, 1, 2); }, "cache: sequence 1 is forked into itself");
+  refused([&] { cache.fork(1, 4, 2); }, "cache: sequence 4 is not in 0 ... 3");
+  refused([&] { cache.fork(-1, 0, 2); }, "cache: sequence -1 is not in 0 ... 3");
+  refused([&] { cache.fork(1, 0, 8); }, "cache: length 8 is not in 0 ... 7, the keys of sequence 1");
+  cache.fork(1, 0, 3);
+  refused([&] { cache.fork(1, 0, 2); }, "cache: sequence 0 has 3 keys; an empty sequence is accepted");
+  expect(attune_cache_fork(nullptr, 0, 1, 0, nullptr) == 1, "no cache");
 }
 
 void pages_are_handed_out_once() {
@@ -283,6 +352,7 @@ int main() {
   rewound_pages_are_looked_up_again();
   a_failed_call_changes_nothing();
   only_appending();
+  a_shared_page_is_left_once();
   misuse();
   return finish("cache");
 }

@@ -130,6 +130,13 @@ TEST(CacheOnGpu, does_what_the_one_on_the_cpu_does) {
         const int length = below(attune_cache_length(on.cpu, s) + 1);
         for (attune_cache* cache : {on.cpu, on.gpu}) EXPECT_EQ(attune_cache_resize(cache, s, length), 0);
       }
+      if (const int from = below(kSequences), to = below(kSequences); from != to && !below(3)) {
+        const int length = below(attune_cache_length(on.cpu, from) + 1);
+        for (attune_cache* cache : {on.cpu, on.gpu}) {
+          EXPECT_EQ(attune_cache_resize(cache, to, 0), 0);
+          EXPECT_EQ(attune_cache_fork(cache, from, to, length, nullptr), 0) << attune_last_error();
+        }
+      }
       on.compare(page);
     }
     EXPECT_GT(refusals, 0) << "page " << page;
