@@ -59,8 +59,8 @@ const std::vector<Layer> kLayers = {
     // The command prints the machine whose loops run, so it sees that table too; it also times GPUs.
     {"tool/", {"core/", "plan/", "machine/host.h", "machine/known_gpus.h", "machine/library.h", "machine/files.h",
                "machine/cpu/kernels.h", "machine/cuda/", "transport/communicator.h", "variants/blocks/blocks.h",
-               "modules/settings.h", "modules/build.h", "modules/safetensors.h", "models/", "verify/", "tool/",
-               "attune/", "build_info.h"}},
+               "modules/settings.h", "modules/build.h", "modules/safetensors.h", "models/", "reference/formula.h",
+               "verify/", "tool/", "attune/", "build_info.h"}},
     {"plugins/ggml/", {"core/", "machine/", "attention/cpu/unit.h", "plugins/ggml/", "ggml"}},
     {"examples/", {"attune/"}},
     {"python/extension/", {"attune/", "extension/"}},  // Python's extension module

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <thread>
 
+#include "core/formula/of_problem.h"
 #include "core/variant/nsa.h"
 #include "core/score.h"
 #include "machine/host.h"
+#include "reference/formula.h"
 #include "tool/check/spot_row.h"
 #include "verify/cases/pairs.h"
 
@@ -22,10 +24,11 @@ struct Spot {
   Sequence s;
   Dropout dropout;
   Pairs pairs;
+  Formula formula;
 
   Spot(const Problem& problem, const Args& args, int batch, int head)
       : p(problem), a(args), b(batch), h(head), s(sequence(problem, args, batch)), dropout(dropout_of(problem, args)),
-        pairs(problem, args, batch, head) {}
+        pairs(problem, args, batch, head), formula(formula_of(problem)) {}
 
   int kv_head() const { return h / (p.heads_q / p.heads_kv); }
   Row query(Role r, int i) const { return read(r, s.q_batch, s.q_first + i, h); }
@@ -35,8 +38,17 @@ struct Spot {
     return read(r, a.row<const int32_t>(Role::page_table, b)[at / p.page], at % p.page, kv_head());
   }
   Row read(Role r, int64_t batch, int64_t seq, int64_t head) const { return read_row(a[r], batch, seq, head); }
+  // A node of the formula for a pair of this logit, with its slope by the logit.
+  reference_detail::Dual formula_at(int node, double logit, int i, int j) const {
+    const reference_detail::FormulaPair pair{logit,   b,      h, kv_head(), s.band.q_position(i), s.band.k_position(j),
+                                             s.len_q, s.len_k};
+    return reference_detail::FormulaWalk{formula, a, pair, -1}.walk(node);
+  }
   // Multiplicity of a pair; 0 if it is not visible.
-  int times(int i, int j) const { return s.band.visible(i, j) ? pairs.times(i, j) : 0; }
+  int times(int i, int j) const {
+    if (!s.band.visible(i, j) || (formula.mask >= 0 && formula_at(formula.mask, 0, i, j).value == 0)) return 0;
+    return pairs.times(i, j);
+  }
   // Natural logit of a pair. `slope` is its derivative with respect to the scaled dot product.
   double logit(double product, int i, int j, double& slope) const {
     double x = product * double(scale_of(p, a));
@@ -49,26 +61,40 @@ struct Spot {
     x += pairs.score(i, j);
     if (p.has(Option::alibi))
       x -= double(*a.row<const float>(Role::slopes, 0, 0, h)) * std::abs(double(s.band.ahead(i, j)));
-    return x;
+    if (formula.score < 0) return x;
+    const reference_detail::Dual scored = formula_at(formula.score, x, i, j);
+    return slope = slope == 0 ? 0 : slope * scored.slope, scored.value;
   }
   double keep(int i, int j) const {
     return dropout.below ? double(dropout.factor(batch_head(p, b, h), s.band.q_position(i), s.band.k_position(j)))
                          : 1.0;
   }
+  // Whether a pair counts: it is visible, and a formula's score of it is not -inf.
+  bool counts(int i, int j) const {
+    double slope = 1;
+    if (!times(i, j)) return false;
+    return formula.score < 0 || logit(dot(query(Role::q, i), key(Role::k, j)), i, j, slope) > -INFINITY;
+  }
   bool sees(int i) const {
     for (int j = 0; j < s.len_k; ++j)
-      if (times(i, j)) return true;
+      if (counts(i, j)) return true;
     return false;
   }
   double lse(int i) const { return double(*a.row<const float>(Role::lse, s.q_batch, s.q_first + i, h)); }
 
   double out_row(int i) const {
     const Row q = query(Role::q, i);
-    Row logits(size_t(s.len_k), -INFINITY);
-    double top = p.has(Option::sink) ? double(*a.row<const float>(Role::sinks, 0, 0, h)) : -INFINITY, slope = 1;
+    Row logits(size_t(s.len_k), -INFINITY), steep(size_t(s.len_k), 1);
+    double top = p.has(Option::sink) ? double(*a.row<const float>(Role::sinks, 0, 0, h)) : -INFINITY, steepest = 1;
     const double sink = top;
     for (int j = 0; j < s.len_k; ++j)
-      if (times(i, j)) top = std::max(top, logits[size_t(j)] = logit(dot(q, key(Role::k, j)), i, j, slope));
+      if (times(i, j)) {
+        double slope = 1;
+        top = std::max(top, logits[size_t(j)] = logit(dot(q, key(Role::k, j)), i, j, slope));
+        // A score that multiplies a logit multiplies its rounding error.
+        if (formula.score >= 0 && logits[size_t(j)] > -INFINITY) steep[size_t(j)] = std::max(1., std::abs(slope));
+        steepest = std::max(steepest, steep[size_t(j)]);
+      }
     double total = sink > -INFINITY ? std::exp(sink - top) : 0;
     for (int j = 0; j < s.len_k; ++j)
       if (const double x = logits[size_t(j)]; x > -INFINITY) total += times(i, j) * std::exp(x - top);
@@ -76,11 +102,13 @@ struct Spot {
     for (int j = 0; j < s.len_k; ++j)
       if (const double x = logits[size_t(j)]; x > -INFINITY) {
         const double weight = pairs.factor() * times(i, j) * std::exp(x - top) / total * keep(i, j);
-        sum.add(weight, weight, key(Role::v, j));
+        sum.add(weight, weight * steep[size_t(j)], key(Role::v, j));
       }
     const double worst = sum.judge(query(Role::out, i), rounding_of(p.dtype.kv), rounding_of(p.dtype.out));
     if (!a.given(Role::lse)) return worst;
-    return worse(worst, judge_lse(lse(i), total > 0 ? top + std::log(total) : -INFINITY, rounding_of(p.dtype.kv)));
+    const double expected = total > 0 ? top + std::log(total) : -INFINITY;
+    const double amplified = kArithmetic * (steepest - 1) * (4 + std::abs(expected));
+    return worse(worst, judge_lse(lse(i), expected, rounding_of(p.dtype.kv) + amplified));
   }
 
   // Weight and gradient of a pair, from the given lse and out. `count` is its multiplicity.
@@ -88,8 +116,9 @@ struct Spot {
   Pair pair(int i, int j, int count, const Row& q, const Row& k, const Row& v, const Row& d_out,
             const Row& out) const {
     double slope = 1, delta = 0, rounded = 0;
-    const double weight = pairs.factor() * count * std::exp(logit(dot(q, k), i, j, slope) - lse(i)), kept = keep(i, j),
-                 dp = kept * dot(d_out, v);
+    const double x = logit(dot(q, k), i, j, slope);
+    if (x == -INFINITY) return {0, 0, 0};  // hidden by a score
+    const double weight = pairs.factor() * count * std::exp(x - lse(i)), kept = keep(i, j), dp = kept * dot(d_out, v);
     for (size_t d = 0; d < out.size(); ++d) delta += out[d] * d_out[d], rounded += std::pow(out[d] * d_out[d], 2);
     delta /= pairs.factor(), rounded /= pairs.factor() * pairs.factor();  // undo the factor on the softmax
     // The last noise term allows for kernels that compute delta from their own out, which rounds differently.
@@ -144,9 +173,17 @@ bool is_seen(const Problem& p, const Args& a, int b, int kv_head, int j) {
   for (int g = 0; g < group; ++g) {
     const Spot spot(p, a, b, kv_head * group + g);
     for (int i = 0; i < spot.s.len_q; ++i)
-      if (spot.times(i, j)) return true;
+      if (spot.counts(i, j)) return true;
   }
   return false;
+}
+
+// Gradients of the arrays of a score are sums over all pairs.
+Status can_draw_formula(const Problem& p) {
+  const Formula f = formula_of(p);
+  if (p.pass == Pass::backward && std::any_of(f.array, f.array + f.arrays, [](const auto& x) { return x.in_score; }))
+    return Status::unsupported("rows cannot be drawn from gradients of the arrays of a score: use attune parity");
+  return Status::good();
 }
 
 struct Drawn {
@@ -198,6 +235,7 @@ Status can_draw(const Problem& p) {
         "rows cannot be drawn from gradients that pass through scores of blocks: use attune parity");
   if (variant == "adaptive") return Status::good();
   if (variant == "nsa") return can_draw_nsa(p);
+  if (variant == "formula") return can_draw_formula(p);
   if (variant != "dilated") return Status::unsupported("rows cannot be drawn from ", variant, ": use attune parity");
   if (is_one_softmax(p)) return Status::good();
   return Status::unsupported("rows cannot be drawn from branches with a softmax each: use attune parity");

@@ -54,7 +54,11 @@ TEST(Spot, passes_the_reference_with_every_option_it_knows) {
         "forward bf16 b2 h4/2 q3 k65 d64 causal paged16", "forward f32 b1 h2 q64 k64 d32 causal blocks16x16x64",
         "forward f32 b1 h2 q9 k5 d32 causal", "backward f32 b2 h4/2 q65 k65 d64 causal",
         "backward bf16 b1 h2 q65 k129 d64 full", "backward f16 b1 h2 q40 k40 d64 window7,0 softcap sink",
-        "backward f32 b1 h2 q40 k50 d64 causal alibi bias dropout"}) {
+        "backward f32 b1 h2 q40 k50 d64 causal alibi bias dropout",
+        "forward f32 b2 h4/2 q65 k65 d32 causal mask{doc[q] == doc[k]} score{s + slope[h] * (k - q)}",
+        "forward bf16 b1 h4/2 q65 k65 d32 full softcap score{q - k > 20 ? -inf : 9 * s}",
+        "backward f32 b2 h4/2 q65 k65 d32 causal mask{doc[q] == doc[k] && (q + h) % 3 != 1}",
+        "backward bf16 b1 h4/2 q65 k65 d32 full score{q - k > 20 ? -inf : 5 * tanh(s / 5)}"}) {
     const Checked c = Filled(line).check();
     EXPECT_EQ(c.verdict, CheckVerdict::pass) << line << ": " << c.message;
     EXPECT_GE(c.rows, 24) << line;
@@ -184,6 +188,21 @@ TEST(Spot, sees_a_wrong_row_of_a_variant) {
   }
 }
 
+TEST(Spot, sees_another_formula) {
+  for (const std::string pass : {"forward", "backward"})
+    for (const char* wrong : {"mask{q - k < 32 && q >= k}", "mask{q - k < 30 && q >= k}",
+                              "mask{q - k < 31 && q >= k} score{1.01 * s}"}) {
+      Filled c(pass + " f32 b1 h2 q80 k80 d32 full mask{q - k < 31 && q >= k}");
+      EXPECT_EQ(c.check().verdict, CheckVerdict::pass) << c.check().message;
+      c.run(problem(pass + " f32 b1 h2 q80 k80 d32 full " + wrong));
+      EXPECT_EQ(c.check().verdict, CheckVerdict::fail) << pass << ' ' << wrong;
+    }
+  const Checked none = Filled("forward f32 b1 h2 q8 k8 d32 full mask{q < 0}").check();
+  EXPECT_EQ(none.verdict, CheckVerdict::empty) << none.message;
+  const Checked hidden = Filled("forward f32 b1 h2 q8 k8 d32 full score{-inf}").check();
+  EXPECT_EQ(hidden.verdict, CheckVerdict::empty) << hidden.message;
+}
+
 TEST(Spot, sees_a_branch_too_few_and_blocks_that_no_score_chose) {
   Filled dilated("forward f32 b1 h4/2 q96 k96 d32 causal : dilated rates=1,2,4 segments=16,32,64");
   Problem fewer = problem("forward f32 b1 h4/2 q96 k96 d32 causal : dilated rates=1,2 segments=16,32");
@@ -247,7 +266,8 @@ TEST(Spot, says_what_it_cannot_check) {
   EXPECT_NE(c.message.find("accumulate"), std::string::npos);
   for (const char* line : {"forward f32 b1 h2 q64 k64 d32 causal : dilated norm=divide rates=1,2 segments=16,32",
                            "forward f32 b1 h2 q64 k64 d32 causal : nsa d=4 gate=sigmoid l=8 n=4 phi=conv s=16 w=24",
-                           "backward f32 b1 h2 q100 k100 d32 causal : adaptive block=16 density=0.4 hidden=8"}) {
+                           "backward f32 b1 h2 q100 k100 d32 causal : adaptive block=16 density=0.4 hidden=8",
+                           "backward f32 b1 h2 q100 k100 d32 causal score{s + slope[h] * (k - q)}"}) {
     const Checked variant = spot_check(problem(line), {}, 1);
     EXPECT_EQ(variant.verdict, CheckVerdict::unchecked);
     EXPECT_NE(variant.message.find("cannot be drawn"), std::string::npos) << variant.message;
