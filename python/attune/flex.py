@@ -7,6 +7,8 @@ indices of captured tensors, torch.where, tanh, ...) becomes a formula. What can
 from __future__ import annotations
 
 import math
+import numbers
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,9 @@ from .torch import attend
 __all__ = ["flex_attention", "trace"]
 
 _MOST_TEXT, _MOST_ARRAYS = 151, 8
+_MOST_TRACED = 4096  # characters of a part: x = x * x doubles them every time
+_MOST_WHOLE = 2**53  # f64 has all whole numbers up to it
+_DTYPES = (torch.float64, torch.float32, torch.int64, torch.int32)  # conversions that change no number of a formula
 _CHOICE, _EITHER, _BOTH, _COMPARISON, _SUM, _PRODUCT, _UNARY, _PRIMARY = range(8)
 
 
@@ -31,6 +36,9 @@ class Value:
 
     def __init__(self, text: str, binding: int = _PRIMARY, truth: bool = False, whole: bool = False,
                  low: float = -math.inf, high: float = math.inf) -> None:
+        if len(text) > _MOST_TRACED:
+            raise _no(f"a part of the formula has {len(text)} characters; at most {_MOST_TEXT} are accepted:"
+                      f" {text[:60]}...")
         self.text, self.binding, self.truth = text, binding, truth
         self.whole, self.low, self.high = whole, low, high
 
@@ -49,6 +57,14 @@ class Value:
         raise _no("a function uses a traced value as a Python integer; accepted are indices of tensors")
 
     __int__ = __float__ = __index__
+    __array_ufunc__ = None  # a NumPy number on the left leaves the operator to this class
+
+    def _refused(self, *_: Any) -> Value:
+        raise _no("a function uses a traced value as a list, or in round(), divmod(), <<, >>, @ or 2 ** x; accepted "
+                  "are + - * / // %, comparisons, &, | and ~")
+
+    __iter__ = __len__ = __contains__ = __round__ = __trunc__ = __divmod__ = __rdivmod__ = _refused
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __matmul__ = __rmatmul__ = __rpow__ = _refused
 
     def __add__(self, other: Any) -> Value: return _two(self, "+", other, _SUM)
     def __radd__(self, other: Any) -> Value: return _two(other, "+", self, _SUM)
@@ -75,29 +91,35 @@ class Value:
     def __invert__(self) -> Value: return _bitwise_not(self)
     def __abs__(self) -> Value: return _absolute(self)
 
-    def __neg__(self) -> Value:
-        x = _number(self)
-        return Value("-" + x.inside(_UNARY), _UNARY, False, x.whole, -x.high, -x.low)
+    def __neg__(self) -> Value: return _negative(self)
 
     def __pow__(self, power: Any) -> Value:
         if power == 2:
-            return self * self
+            return _number(self) * _number(self)
         if power == 0.5:
             return _call("sqrt", self)
         raise _no(f"a power of {power} is not a formula; accepted are 2 and 0.5")
 
     def to(self, *given: Any, **named: Any) -> Value:
         """The same number; toward zero for an integer dtype, a truth for bool. All numbers of a formula are f64."""
-        dtype = next((x for x in (*given, *named.values()) if isinstance(x, torch.dtype)), torch.float64)
+        like = [x.dtype if isinstance(x, torch.Tensor) else x for x in (*given, *named.values())]
+        dtype = next((x for x in like if isinstance(x, (torch.dtype, Value))), torch.float64)
+        if isinstance(dtype, Value):
+            raise _no("a traced value is converted to the dtype of another; accepted are dtypes")
         if dtype == torch.bool:
             return _truth(self)
+        if dtype not in _DTYPES:
+            raise _no(f"a traced value is converted to {dtype}, which rounds it; accepted are "
+                      f"{', '.join(map(str, _DTYPES))} and torch.bool")
         return _number(self) if dtype.is_floating_point else _toward_zero(self)
 
     def __getattr__(self, name: str) -> Any:
         function = _FUNCTIONS.get(name)
         if function is None:
             raise _no(f"'{name}' of a traced value is not a formula; accepted are {', '.join(sorted(_FUNCTIONS))}")
-        return lambda *others, **named: function(self, *others, **named)
+        if name == "where":
+            return lambda condition, other: _where(condition, self, other)
+        return lambda *others, **named: _called(name, (self, *others), named)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -126,13 +148,19 @@ class Array(Value):
 
 
 def _index(x: Any, extent: int) -> str:
-    """The text of an index. A negative one counts from the end, as in PyTorch."""
-    if _value(x).truth or not _value(x).whole:
-        raise _no(f"'{_value(x).text}' is an index and is not a whole number; accepted are whole numbers")
+    """The text of an index. A negative one counts from the end, as in PyTorch. A formula would clamp one that is known
+    to lie outside."""
     x = _value(x)
+    if x.truth or not x.whole:
+        raise _no(f"'{x.text}' is an index and is not a whole number; accepted are whole numbers")
+    reaches = x.text in ("b", "h", "q", "k") and extent <= x.high < math.inf
+    if x.low >= extent or x.high < -extent or reaches:
+        numbers_of_it = f"{x.low}" if x.low == x.high else f"{x.low} ... {x.high}"
+        raise _no(f"the index '{x.text}' is {numbers_of_it}, and the axis of the captured tensor has {extent} elements")
     if x.low >= 0:
         return x.text
-    return f"{x.inside(_SUM)}<0?{x.text}+{extent}:{x.text}" if x.high >= 0 else f"{x.text}+{extent}"
+    from_end = f"{x.inside(_SUM)}+{extent}"
+    return f"{x.inside(_SUM)}<0?{from_end}:{x.text}" if x.high >= 0 else from_end
 
 
 def _value(x: Any) -> Value:
@@ -142,19 +170,24 @@ def _value(x: Any) -> Value:
         return x
     if isinstance(x, torch.Tensor) and x.dim() == 0:
         if x.requires_grad or x.device.type != "cpu":  # a gradient, and no wait for the device
-            return _Tracing.running.scalar(x)
+            return _running.tracing.scalar(x)
         x = x.item()
     if isinstance(x, bool):
         return Value("0==0" if x else "0!=0", _COMPARISON, True)
-    if isinstance(x, (int, float)):
-        text = repr(abs(x)).replace("+", "")
-        if math.isnan(x):
-            raise _no("a constant is NaN; accepted are numbers and infinity")
-        negative, whole = str(x).startswith("-"), isinstance(x, int)
-        return Value("-" + text if negative else text, _UNARY if negative else _PRIMARY, False, whole, x, x)
+    if isinstance(x, numbers.Real):  # of Python or NumPy
+        return _constant(int(x) if isinstance(x, numbers.Integral) else float(x))
     if isinstance(x, torch.Tensor):
         raise _no(f"a captured tensor of {x.dim()} axes is used without indices")
     raise _no(f"{type(x).__name__} is not a formula; accepted are numbers, tensors with indices and the arguments")
+
+
+def _constant(x: int | float) -> Value:
+    if isinstance(x, int) and (abs(x) >= 2**1023 or int(float(x)) != x):
+        raise _no(f"a constant is the whole number {str(x)[:30]}, which f64 does not have")
+    if math.isnan(x):
+        raise _no("a constant is NaN; accepted are numbers and infinity")
+    text, negative = repr(abs(x)).replace("+", ""), str(x).startswith("-")
+    return Value("-" + text if negative else text, _UNARY if negative else _PRIMARY, False, isinstance(x, int), x, x)
 
 
 def _number(x: Any) -> Value:
@@ -182,7 +215,7 @@ def _bounds(a: Value, symbol: str, b: Value) -> tuple[float, float]:
     if symbol == "%" and b.low > 0:
         return 0, b.high
     if symbol == "//" and b.low > 0 and a.low >= 0:
-        return 0, a.high
+        return 0, a.high / b.low
     if symbol not in "+-*" or any(math.isinf(x) and symbol == "*" for pair in ends for x in pair):
         return (0, math.inf) if symbol in "*/" and a.low >= 0 and b.low >= 0 else (-math.inf, math.inf)
     if symbol == "*":
@@ -191,12 +224,31 @@ def _bounds(a: Value, symbol: str, b: Value) -> tuple[float, float]:
 
 
 def _two(a: Any, symbol: str, b: Any, binding: int) -> Value:
+    a, b = _value(a), _value(b)
+    if a.truth and b.truth and symbol != "/":  # in PyTorch a sum of two truths is a truth, and so is a product
+        if symbol not in "+*":
+            raise _no(f"'{symbol}' of two truths; accepted are &, | and ~, and numbers such as x.int()")
+        return _logical(a, "&&", b, _BOTH) if symbol == "*" else _logical(a, "||", b, _EITHER)
     a, b = _number(a), _number(b)
+    # PyTorch takes the remainder first: 1 // 0.1 is 9, and floor(1 / 0.1) is 10.
+    exact = (a.whole and b.whole) or (b.low == b.high and math.frexp(b.low)[0] in (0.5, -0.5))
+    if symbol in ("//", "%") and not exact:
+        raise _no(f"'{symbol}' of '{a.text}' and '{b.text}', which rounds; accepted are whole numbers, powers of two "
+                  "on the right, and torch.floor(a / b)")
     return Value(a.inside(binding) + symbol + b.inside(binding + 1), binding, False,
                  a.whole and b.whole and symbol != "/", *_bounds(a, symbol, b))
 
 
+def _as_element(x: Any, of: Any) -> Any:
+    """A number of Python next to an element of a captured tensor: PyTorch rounds it to the tensor's dtype."""
+    is_number = isinstance(x, numbers.Real) and not isinstance(x, bool)
+    if not is_number or not isinstance(of, Array) or not of.tensor.is_floating_point():
+        return x
+    return torch.tensor(float(x), dtype=of.tensor.dtype).item()
+
+
 def _compare(a: Any, symbol: str, b: Any) -> Value:
+    a, b = _as_element(a, b), _as_element(b, a)
     return Value(_number(a).inside(_SUM) + symbol + _number(b).inside(_SUM), _COMPARISON, True)
 
 
@@ -222,6 +274,13 @@ def _bitwise_not(x: Any) -> Value:
 
 def _call(name: str, *values: Any) -> Value:
     return Value(f"{name}({','.join(_number(v).text for v in values)})")
+
+
+def _negative(x: Any) -> Value:
+    x = _value(x)
+    if x.truth:
+        raise _no("'-' of a truth; accepted are ~, and numbers such as x.int()")
+    return Value("-" + x.inside(_UNARY), _UNARY, False, x.whole, -x.high, -x.low)
 
 
 def _absolute(x: Any) -> Value:
@@ -274,7 +333,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "add": lambda a, b: _two(a, "+", b, _SUM), "sub": lambda a, b: _two(a, "-", b, _SUM),
     "rsub": lambda a, b: _two(b, "-", a, _SUM), "mul": lambda a, b: _two(a, "*", b, _PRODUCT), "div": _divide,
     "true_divide": _divide, "floor_divide": lambda a, b: _two(a, "//", b, _PRODUCT),
-    "remainder": lambda a, b: _two(a, "%", b, _PRODUCT), "neg": lambda x: -_number(x),
+    "remainder": lambda a, b: _two(a, "%", b, _PRODUCT), "neg": _negative,
     "lt": lambda a, b: _compare(a, "<", b), "le": lambda a, b: _compare(a, "<=", b),
     "gt": lambda a, b: _compare(a, ">", b), "ge": lambda a, b: _compare(a, ">=", b),
     "eq": lambda a, b: _compare(a, "==", b), "ne": lambda a, b: _compare(a, "!=", b),
@@ -294,21 +353,32 @@ _SPELLINGS = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__rand__": "bit
 def _function(function: Any, args: Any, kwargs: dict[str, Any]) -> Value:
     """A function of PyTorch as a part of a formula."""
     name = getattr(function, "__name__", str(function))
-    known = _FUNCTIONS.get(_SPELLINGS.get(name, name))
-    if known is None:
+    name = _SPELLINGS.get(name, name)
+    if name not in _FUNCTIONS:
         raise _no(f"torch's '{name}' is not a formula; accepted are {', '.join(sorted(_FUNCTIONS))}")
-    return known(*args, **kwargs)
+    if function is torch.Tensor.where and len(args) == 3:
+        args = (args[1], args[0], args[2])
+    return _called(name, args, kwargs)
+
+
+def _called(name: str, args: Any, kwargs: dict[str, Any]) -> Value:
+    try:
+        return _FUNCTIONS[name](*args, **kwargs)
+    except TypeError as error:
+        raise _no(f"torch's '{name}' is not a formula with these arguments: {error}") from None
+
+
+_running = threading.local()  # tracing: of this thread
 
 
 class _Tracing(TorchFunctionMode):
     """Turns indices of tensors and functions of PyTorch into formulas where an argument is traced."""
 
-    running: _Tracing
-
     def __init__(self) -> None:
         super().__init__()
         self.tensors: list[Any] = []
-        _Tracing.running = self
+        self.in_mask = True
+        _running.tracing = self
 
     def array(self, tensor: Any) -> Array:
         for n, known in enumerate(self.tensors):
@@ -316,6 +386,7 @@ class _Tracing(TorchFunctionMode):
                 return Array(tensor, f"a{n}", ())
         if len(self.tensors) == _MOST_ARRAYS:
             raise _no(f"more than {_MOST_ARRAYS} tensors are captured")
+        _require_kept(tensor, self.in_mask)
         self.tensors.append(tensor)
         return Array(tensor, f"a{len(self.tensors) - 1}", ())
 
@@ -342,6 +413,9 @@ def _blocks_of(block_mask: Any, tracing: _Tracing, q: Value, k: Value, b: Value,
     if not hasattr(block_mask, "kv_num_blocks"):
         return [_truth(block_mask(b, h, q, k))]
     listed = block_mask.to_dense().to(torch.int32)
+    for axis, (made, x) in enumerate(zip(listed.shape, (b, h))):
+        if made not in (1, x.high + 1) and x.high < math.inf:
+            raise _no(f"block_mask was made for {made} {('batches', 'heads')[axis]}, and there are {x.high + 1}")
     size_q, size_k = block_mask.BLOCK_SIZE
     at = [*([b] if listed.shape[0] > 1 else []), *([h] if listed.shape[1] > 1 else []), q // size_q, k // size_k]
     listed = listed.reshape([n for axis, n in enumerate(listed.shape) if axis > 1 or n > 1])
@@ -363,6 +437,7 @@ def trace(score_mod: Callable[..., Any] | None = None, mask_mod: Any = None,
         if mask_mod is not None:
             first, *more = _blocks_of(mask_mod, tracing, q, k, b, h)
             parts.append(("mask", _logical(first, "&&", more[0], _BOTH) if more else first))
+        tracing.in_mask = False
         if score_mod is not None:
             parts.append(("score", _number(score_mod(Value("s"), b, h, q, k))))
     order: list[int] = []  # the library numbers arrays in the order of their first appearance in the text
@@ -371,16 +446,30 @@ def trace(score_mod: Callable[..., Any] | None = None, mask_mod: Any = None,
         for at in range(len(value.text)):
             if value.text[at] == "a" and value.text[at + 1:at + 2].isdigit() and int(value.text[at + 1]) not in order:
                 order.append(int(value.text[at + 1]))
-    if len(text) > _MOST_TEXT:
+    if len(text) - 1 > _MOST_TEXT:
         raise _no(f"the formula has {len(text) - 1} characters; at most {_MOST_TEXT} are accepted:{text}")
     return ("formula" + text if text else ""), [tracing.tensors[n] for n in order]
+
+
+def _require_kept(tensor: Any, in_mask: bool) -> None:
+    """An array is i32, i64 or f32, and its numbers are taken as f64: a mask must see the same numbers."""
+    if tensor.is_complex():
+        raise _no("a captured tensor is complex; accepted are real ones")
+    x, least = tensor.detach(), -_MOST_WHOLE
+    if x.dtype == torch.uint64:
+        x, least = x.to(torch.int64), 0
+    if x.dtype == torch.int64 and bool(((x < least) | (x > _MOST_WHOLE)).any()):
+        raise _no("a captured tensor has whole numbers above 2**53, of which f64 has not all")
+    if in_mask and x.dtype == torch.float64 and bool(((x.float().double() != x) & (x == x)).any()):
+        raise _no("a captured tensor of a mask is f64 and has numbers that f32 has not; accepted is tensor.float()")
 
 
 def _as_array(tensor: Any) -> Any:
     if tensor.dim() > 4:
         raise _no(f"a captured tensor has {tensor.dim()} axes; at most 4 are accepted")
     if tensor.dtype not in (torch.int32, torch.int64, torch.float32):
-        tensor = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int32)
+        wide = tensor.dtype in (torch.uint16, torch.uint32, torch.uint64)
+        tensor = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64 if wide else torch.int32)
     return tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape)).contiguous()
 
 

@@ -120,6 +120,55 @@ class Formulas(unittest.TestCase):
         temperature = torch.tensor(0.5, requires_grad=True)
         self.same(None, lambda s, b, h, q, k: s * temperature, temperature)
 
+    def test_indices_that_choose_count_from_the_end(self) -> None:
+        table = torch.randn(KEYS)
+        self.same(None, lambda s, b, h, q, k: s + table[torch.where(q > k, -1, -2)], trained=False)
+        self.same(None, lambda s, b, h, q, k: s + table[torch.where(q > k, q - k - 9, -q - 1)], trained=False)
+        self.same(None, lambda s, b, h, q, k: s + table[-(q // 2) - 1], trained=False)
+
+    def test_an_index_beyond_the_tensor_is_refused(self) -> None:
+        shape, table = (BATCH, HEADS, QUERIES, KEYS), torch.randn(40)
+        for why, mask in (("the index 'q' is 0 ... 47, and the axis of the captured tensor has 40 elements",
+                           lambda b, h, q, k: table[q] > 0),
+                          ("the index '40' is 40", lambda b, h, q, k: table.reshape(1, 40)[0 * b, 40] > 0),
+                          ("the index 'k-200' is -200 ... -121", lambda b, h, q, k: table[k - 200] > 0)):
+            with self.subTest(why), self.assertRaisesRegex(attune.Error, why):
+                attune.flex.trace(None, mask, shape)
+
+    def test_methods_are_those_of_tensors(self) -> None:
+        gain = torch.tensor(0.5, requires_grad=True)
+        self.same(None, lambda s, b, h, q, k: s.where(q >= k, -float("inf")), trained=False)
+        self.same(None, lambda s, b, h, q, k: s * gain.where(q >= k, 2), gain)
+
+    def test_truths_are_added_as_in_pytorch(self) -> None:
+        self.same(lambda b, h, q, k: (((q > k) + (k > 3)) == 2) | (k == 0), trained=False)  # True + True is True
+        self.same(lambda b, h, q, k: ~((q > k) * (k > 3)), trained=False)
+        self.same(lambda b, h, q, k: sum([q > k, k > 3]) == 2, trained=False)
+        self.same(None, lambda s, b, h, q, k: s + (q > k) ** 2, trained=False)
+
+    def test_constants_are_those_that_pytorch_compares(self) -> None:
+        for dtype in (torch.float32, torch.float16):
+            tenth = torch.where(torch.arange(KEYS) % 3 == 0, 0.1, 0.2).to(dtype)
+            self.same(lambda b, h, q, k, x=tenth: x[k] == 0.1, trained=False)
+            self.same(lambda b, h, q, k, x=tenth: 0.1 < x[k], trained=False)
+        try:
+            import numpy
+        except ImportError:
+            return
+        for text, half in (("0.5*s", numpy.float64(0.5)), ("0.5*s", numpy.float32(0.5)), ("2*s", numpy.int64(2))):
+            self.assertEqual(attune.flex.trace(lambda s, b, h, q, k, x=half: x * s)[0], f"formula score={text}")
+            self.assertEqual(attune.flex.trace(lambda s, b, h, q, k, x=half: s * x)[0],
+                             f"formula score=s*{text[:-2]}")
+
+    def test_a_formula_of_the_longest_text(self) -> None:
+        text = attune.flex.trace(None, lambda b, h, q, k: q > sum([k] * 70, 1234))[0]
+        self.assertEqual(text, "formula mask=q>1234" + "+k" * 70)
+        self.assertEqual(len(text) - len("formula "), 151)
+        shown = attune.flex.flex_attention(*self.inputs, block_mask=lambda b, h, q, k: q > sum([k] * 70, 1234))
+        self.assertEqual(float(shown.abs().max()), 0)
+        with self.assertRaisesRegex(attune.Error, "has 152 characters; at most 151 are accepted"):
+            attune.flex.trace(None, lambda b, h, q, k: q > sum([k] * 70, 12345))
+
     def test_a_block_mask_hides_what_it_does_not_list(self) -> None:
         causal = create_block_mask(lambda b, h, q, k: q >= k, None, None, QUERIES, KEYS, device="cpu", BLOCK_SIZE=16)
         first = causal.to_dense().to(torch.int32).sum(-1).clamp(max=1).to(torch.int32)
@@ -138,6 +187,12 @@ class Formulas(unittest.TestCase):
         def decides(b: Any, h: Any, q: Any, k: Any) -> Any:
             return max(k, q)
 
+        def squared_again_and_again(b: Any, h: Any, q: Any, k: Any) -> Any:
+            for _ in range(40):
+                q = q * q
+            return q > k
+
+        tenth = torch.full((9,), 0.1, dtype=torch.float64)
         refused: list[tuple[str, Callable[..., Any]]] = [
             ("decides by 'if'", decides),
             ("'sin' is not a formula", lambda b, h, q, k: torch.sin(q) > 0),
@@ -149,10 +204,28 @@ class Formulas(unittest.TestCase):
             ("1 indices", lambda b, h, q, k: torch.zeros(9, 9)[q] > 0),
             ("str is not a formula", lambda b, h, q, k: "no"),
             ("at most 151 are accepted", lambda b, h, q, k: sum(q * n for n in range(60)) > k),
+            ("at most 151 are accepted", squared_again_and_again),
+            ("'-' of two truths", lambda b, h, q, k: (q > k) - (k > 3) == 0),
+            ("'-' of a truth", lambda b, h, q, k: -(q > k) == 0),
+            ("is converted to torch.int8, which rounds", lambda b, h, q, k: (q * 100).to(torch.int8) == 0),
+            ("is converted to torch.bfloat16, which rounds", lambda b, h, q, k: q.to(torch.bfloat16) > 0),
+            ("to the dtype of another", lambda b, h, q, k: (q / 2).to(q) > 0),
+            ("'//' of 'q' and '0.1', which rounds", lambda b, h, q, k: q // 0.1 > k),
+            ("'%' of 'q' and '0.1', which rounds", lambda b, h, q, k: q % 0.1 > 0),
+            ("'add' is not a formula with these arguments", lambda b, h, q, k: torch.add(q, k, alpha=2) > 0),
+            ("as a list, or in round", lambda b, h, q, k: sum(torch.zeros(9, 9)[h]) > 0),
+            ("as a list, or in round", lambda b, h, q, k: (q >> 3) == (k >> 3)),
+            ("whole number 10000", lambda b, h, q, k: q > 10 ** 400),
+            ("whole numbers above 2..53", lambda b, h, q, k: torch.tensor([2 ** 60 + 1])[0 * q] == 2.0 ** 60),
+            ("is f64 and has numbers that f32 has not", lambda b, h, q, k: tenth[h] > 0.1),
+            ("is complex", lambda b, h, q, k: torch.zeros(9, dtype=torch.complex64)[h] == 0),
         ]
         for why, mask in refused:
             with self.subTest(why), self.assertRaisesRegex(attune.Error, why):
                 attune.flex.trace(None, mask)
+        of_two = create_block_mask(lambda b, h, q, k: q >= k, 2, 3, QUERIES, KEYS, device="cpu")
+        with self.assertRaisesRegex(attune.Error, "block_mask was made for 3 heads, and there are 4"):
+            attune.flex.flex_attention(*self.inputs, block_mask=of_two)
         with self.assertRaisesRegex(attune.Error, "enable_gqa"):
             attune.flex.flex_attention(self.inputs[0], *(x[:, :2] for x in self.inputs[1:]))
 
