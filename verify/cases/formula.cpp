@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cases of formulas: documents, prefixes, dilation, a table of biases, every function, options beside them, arrays of
-// one to four indices, every key source; rows that see nothing; a score of -inf.
+// one to four indices, every key source; rows that see nothing; a score of -inf, which hides, and the least f32, which
+// does not.
 #include "verify/cases/cases.h"
 
 namespace attune {
@@ -28,6 +29,7 @@ constexpr VariantLine kLines[] = {
     {"b2 h4/1 q1 k200 d64 causal", "mask{k%3==h%3} score{s-0.5*(q-k)//64}", ""},
     {"b1 h2 q64 k64 d16 causal@absolute", "mask{(q-k)%2==0||len_q==len_k}", ""},
     {"b1 h1 q40 k40 d8 full", "mask{k>100||k+q<30}", ""},
+    {"b1 h2 q64 k64 d16 full", "score{k<q-30?s:-3.4028234663852886e38}", "d_lse"},
     {"b1 h2 q96 k96 d16 full blocks16x16x72", "mask{doc[q]==doc[k]} score{s+1e-2*(q-k)}", "seed=3"},
 };
 

@@ -373,7 +373,7 @@ class Task {
       double s[FormulaLanes::kLanes];
       for (int k = 0; k < FormulaLanes::kLanes; ++k) s[k] = double(x[std::min(k, n - 1)]) / double(kLog2e);
       const double* score = lanes_.score(s);
-      for (int k = 0; k < n; ++k) x[k] = float(score[k] * double(kLog2e));
+      for (int k = 0; k < n; ++k) x[k] = in_base_2(score[k]);
     }
     if (lanes_.masks()) lanes_.hide(n, x);
   }

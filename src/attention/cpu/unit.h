@@ -115,6 +115,11 @@ inline void gather_keys(const Unit& u, Role r, int first, int n, const void** ro
 inline float in_base_2(float x) {
   return std::fabs(x) < INFINITY ? std::clamp(x * kLog2e, -kLargestLogit, kLargestLogit) : x;
 }
+inline float in_base_2(double x) {
+  constexpr double kMost = kLargestLogit;
+  const double y = x * double(kLog2e);
+  return float(std::fabs(x) < INFINITY ? std::clamp(y, -kMost, kMost) : y);
+}
 
 // The end of a row; its log-sum-exp is the largest f32 where in_base_2() cut its logits.
 inline RowEnd row_end(const SoftmaxRow& row) {

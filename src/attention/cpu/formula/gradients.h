@@ -31,7 +31,7 @@ struct FormulaPairs {
     double s[kLanes];
     for (int l = 0; l < kLanes; ++l) s[l] = double(score[std::min(l, count - 1)]) / double(kLog2e);
     const double* scored = lanes.score(s);
-    for (int l = 0; l < count; ++l) score[l] = float(scored[l] * double(kLog2e));
+    for (int l = 0; l < count; ++l) score[l] = in_base_2(scored[l]);
   }
   bool visible(int l) const { return !lanes.masks() || lanes.mask()[l] != 0; }
   void differentiate() {
@@ -58,7 +58,7 @@ struct ScoreOfPair {
     if (!lanes.scores()) return logit;
     double s[FormulaLanes::kLanes];
     std::fill_n(s, FormulaLanes::kLanes, double(logit) / double(kLog2e));
-    return float(lanes.score(s)[0] * double(kLog2e));
+    return in_base_2(lanes.score(s)[0]);
   }
   float gradient(float d) {
     if (!lanes.scores()) return d;
