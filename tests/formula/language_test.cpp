@@ -201,6 +201,11 @@ TEST(formula, arrays_have_the_extents_that_no_index_exceeds) {
   EXPECT_EQ(extents(0), "1 1 2 300");
   EXPECT_EQ(extents(1), "1 1 3 307");
   EXPECT_EQ(extents(2), "1 1 1 6");
+
+  ASSERT_TRUE(parse("forward f32 b2 h6/3 q100 k300 d8 causal mask{a[exp(q),exp(k),exp(q),exp(k)]>0}", p).ok());
+  const Extents e = extents_of(p, formula_of(p), 0);
+  EXPECT_EQ(e.dim, 1 << 20);
+  EXPECT_EQ(double(e.batch) * e.seq * e.head * e.dim, 1 << 26) << "as large as a machine can hold";
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ Status read(std::string_view mask, std::string_view score, Formula& out, std::st
   return Status::good();
 }
 
-constexpr int32_t kMostExtent = 1 << 20;
+constexpr int32_t kMostExtent = 1 << 20, kMostElements = 1 << 26;
 
 }  // namespace
 
@@ -84,6 +84,8 @@ Extents extents_of(const Problem& p, const Formula& f, int array) {
   };
   const int last = std::max(f.mask, f.score);
   if (last >= 0) (void)bound(f, last, all_pairs(p), element, value);
+  int32_t room = kMostElements;
+  for (int i = kMostIndices - 1; i >= 0; --i) extent[i] = std::min(extent[i], room), room /= extent[i];
   return {extent[0], extent[1], extent[2], extent[3]};
 }
 

@@ -28,7 +28,8 @@ void canonicalize_formula(Variant&);
 Status valid_formula(const Problem&);
 void declare_formula(const Problem&, const Args&, Declared&);
 
-// The extents that an array needs so that no index is clamped, as far as the problem tells; each at most 2^20.
+// The extents that an array needs so that no index is clamped, as far as the problem tells; each at most 2^20, and at
+// most 2^26 elements together.
 Extents extents_of(const Problem&, const Formula&, int array);
 
 // Every pair of one problem, whatever its sequences are.
