@@ -27,12 +27,12 @@ uint64_t clamped_sum(int64_t first, int64_t last, int64_t step, int64_t most) {
   return rising + uint64_t(most) * uint64_t(std::max<int64_t>(last, full) - std::max<int64_t>(first, full));
 }
 
-double pairs_of(const Problem& p, const Args* a, int b, const Sequence& s) {
+double pairs_of(const Problem& p, const Args* a, int b, const Sequence& s, int sequences) {
   const Blocks blocks = p.mask.blocks;
   if (word(p.variant) == "dilated") return dilated_pairs(p, s.len_q);
   if (word(p.variant) == "adaptive")  // accurate to one block, because each row rounds its count
     return adaptive_of(p).density * 1e-6 * p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
-  if (has_formula(p) && !blocks.q) return formula_pairs(p, a, b, s);
+  if (has_formula(p) && !blocks.q) return formula_pairs(p, a, b, s, kMostPairs / sequences);
   if (!blocks.q || !a) return p.heads_q * visible_pairs(s.band, {0, s.len_q}, {0, s.len_k});
   double pairs = 0;
   for (int h = 0; h < p.heads_q; ++h) {
@@ -63,14 +63,16 @@ double visible_pairs(const Band& band, Rows queries, Rows keys) {
 Cost cost(const Problem& p, const Args* a) {
   Cost c;
   double rows_q = 0, rows_k = 0;
-  for (int b = 0; b < (a ? p.batch : 1); ++b) {
+  const int sequences = a ? p.batch : has_formula(p) ? formula_sequences(p) : 1;  // that are looked at
+  for (int n = 0; n < sequences; ++n) {
+    const int b = a ? n : int(int64_t(n) * p.batch / sequences);
     Mask mask = p.mask;
     if (mask.align == Align::absolute) mask.align = Align::bottom_right;
     const bool own = is_nsa(word(p.variant)) && word(p.variant) != "selected";  // k does not hold the sequence's keys
     const Sequence s = a && !own ? sequence(p, *a, b)
                          : Sequence{.len_q = p.len_q, .len_k = p.len_k, .band = band_of(mask, p.len_q, p.len_k, 0, 0)};
-    const double times = a ? 1 : p.batch;
-    c.pairs += times * (is_nsa(word(p.variant)) ? nsa_pairs(p, a, b) : pairs_of(p, a, b, s));
+    const double times = double(p.batch) / sequences;
+    c.pairs += times * (is_nsa(word(p.variant)) ? nsa_pairs(p, a, b) : pairs_of(p, a, b, s, sequences));
     rows_q += times * s.len_q, rows_k += times * s.len_k;
   }
   const bool backward = p.pass == Pass::backward;

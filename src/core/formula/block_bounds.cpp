@@ -90,6 +90,10 @@ NumberRange BlockBounds::bound(const NumberRange* index, int indices) const {
   const bool whole = array.dtype != DType::f32;
   const NumberRange everything{all.lo, all.hi, nan, whole};
   const int64_t lines = (last[0] - first[0] + 1) * (last[1] - first[1] + 1) * (last[2] - first[2] + 1);
+  if (lines == 1 && first[3] == last[3]) {  // one element is its own bounds
+    const double x = element_of(array, first[0], first[1], first[2], first[3]);
+    return x != x ? everything : NumberRange{x, x, false, whole};
+  }
   for (int n = 0; n < kLevels; ++n) {
     const int64_t size = size_of_block(n), from = first[3] / size, until = last[3] / size;
     if (!level[n] || lines > kMostCellsLooked || lines * (until - from + 1) > kMostCellsLooked) continue;

@@ -24,13 +24,14 @@ struct Count {
   const Problem& p;
   const Sequence& s;
   int b;
-  bool known;  // the arrays can be read
+  double most;  // pairs that are counted one by one
+  bool known;   // the arrays can be read
   Formula formula;
   std::vector<std::byte> memory{};
   FormulaBounds bounds{};
 
-  Count(const Problem& problem, const Args* a, int batch, const Sequence& seq)
-      : p(problem), s(seq), b(batch), known(a != nullptr), formula(formula_of(problem)) {
+  Count(const Problem& problem, const Args* a, int batch, const Sequence& seq, int64_t most_pairs)
+      : p(problem), s(seq), b(batch), most(double(most_pairs)), known(a != nullptr), formula(formula_of(problem)) {
     for (int n = 0; known && n < formula.arrays; ++n)
       known = a->given(variant_tensor(n)) && (*a)[variant_tensor(n)].device == DeviceKind::cpu;
     if (!known) return;
@@ -110,8 +111,8 @@ struct Count {
     for (const Box& x : mixed) places += double(x.places()) * heads();
     uint64_t seed = 0;
     for (const Box& x : mixed) {
-      const double samples = double(kMostPairs) * double(x.places()) * heads() / places;
-      sum += places <= double(kMostPairs) ? every_pair(x) : some_pairs(x, std::max(int(samples), 1), seed);
+      const double samples = most * double(x.places()) * heads() / places;
+      sum += places <= most ? every_pair(x) : some_pairs(x, std::max(int(samples), 1), seed);
       seed += uint64_t(samples) + 1;
     }
     return sum;
@@ -120,9 +121,17 @@ struct Count {
 
 }  // namespace
 
-double formula_pairs(const Problem& p, const Args* a, int b, const Sequence& s) {
+double formula_pairs(const Problem& p, const Args* a, int b, const Sequence& s, int64_t most) {
   if (s.len_q <= 0 || s.len_k <= 0) return 0;
-  return std::make_unique<Count>(p, a, b, s)->pairs();
+  return std::make_unique<Count>(p, a, b, s, most)->pairs();
+}
+
+int formula_sequences(const Problem& p) {
+  constexpr int kMostSequences = 64;
+  const Formula f = formula_of(p);
+  for (int n = 0; n < f.nodes; ++n)
+    if (f.node[n].op == Op::b) return std::min(p.batch, kMostSequences);
+  return 1;
 }
 
 }  // namespace attune
