@@ -204,8 +204,8 @@ struct Words {
       m.right = r.side(kSides);
       if (m.left < 0) r.refuse(quoted(r.word), ": the left side is below 0; * means no limit, as in window*,0");
     }
-    for (size_t n = 0; n < std::size(kAlign); ++n)
-      if (r.take(kAlign[n])) m.align = Align(n);
+    const auto align = std::find_if(std::begin(kAlign), std::end(kAlign), [&](Word word) { return r.take(word); });
+    if (align != std::end(kAlign)) m.align = Align(align - kAlign);  // one of them: a second one is left over
     constexpr Word kEnd = "a mask, then @top_left or @absolute, then /<step>+<phase>";
     if (r.take("/")) m.k_step = r.number(kEnd), r.expect("+", kEnd), m.k_phase = r.number(kEnd);
     return r.finished(kEnd), true;

@@ -211,6 +211,8 @@ TEST(ProblemLine, refusals_say_what_is_accepted_at_the_word) {
       {"forward f32 b1 h8 q1 k1 d64 window128", "accepted is window<left>,<right>: window127,0 shows 128 keys"},
       {"forward f32 b1 h8 q1 k1 d64 window", "'window' lacks a number; accepted is window<left>,<right>"},
       {"forward f32 b1 h8 q1 k1 d64 causal@top_lft", "'@top_lft' is left over; accepted is a mask, then @top_left"},
+      {"forward f32 b1 h8 q1 k1 d64 causal@top_left@absolute", "'@absolute' is left over; accepted is a mask, then"},
+      {"forward f32 b1 h8 q1 k1 d64 full@bottom_right@top_left", "'@top_left' is left over; accepted is a mask, then"},
       {"forward f32 b1 h8 q1 k1 d64 causal @top_left", "'@top_left' belongs to the mask, without a space: causal@top_"},
       {"forward f32 b1 h8 q1 k1 d64 full softcap=30", "its value is an argument of the call, so write 'softcap'"},
       {"forward f32 b1 h8 q1 k1 d64 full sofcap", "did you mean 'softcap'?"},
