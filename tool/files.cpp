@@ -56,6 +56,7 @@ Status replace_file(const std::string& given, const std::string& text, Before ke
   if (!folder.empty()) fs::create_directories(folder, error);
   if (error) return Status::no(folder.string(), ": cannot be created: ", error.message());
   if (fs::exists(path, error)) {
+    if (Status s = is_finite(path, false); !s.ok()) return s.after(path, ": cannot be written: ");
     if (Status s = read_text(path, old, kMostRecords); !s.ok()) return s;
     std::string as = path + ".before";
     for (int n = 2; keep == Before::each && fs::symlink_status(as, error).type() != fs::file_type::not_found; ++n) {
@@ -78,6 +79,19 @@ Status write_file(const std::string& path, const std::string& text) {
   return there && (opened || !S_ISREG(about.st_mode)) ? write_in_place(path, text) : replace(path, text, {});
 }
 
+namespace {
+
+// Where a file is, or would be: a relative name, a dangling link and "." in a name do not hide which file it is.
+fs::path place_of(const std::string& path) {
+  std::error_code error;
+  std::string behind;
+  if (!behind_links(path, behind).ok()) behind = path;
+  const fs::path whole = fs::absolute(behind, error), place = fs::weakly_canonical(whole, error);
+  return error ? whole.lexically_normal() : place;
+}
+
+}  // namespace
+
 Status are_apart(const std::vector<std::string>& written, const std::vector<std::string>& read) {
   const auto same = [](const std::string& a, const std::string& b) {
     std::error_code error;
@@ -85,7 +99,7 @@ Status are_apart(const std::vector<std::string>& written, const std::vector<std:
     if (const auto type = fs::status(a, error).type();  // /dev/null, /dev/stdout: nothing is overwritten
         type == fs::file_type::character || type == fs::file_type::fifo || type == fs::file_type::socket)
       return false;
-    return fs::equivalent(a, b, error) || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
+    return fs::equivalent(a, b, error) || place_of(a) == place_of(b);
   };
   for (size_t n = 0; n < written.size(); ++n) {
     for (const std::string& path : read)
@@ -105,7 +119,10 @@ Status read_text(const std::string& path, std::string& out, size_t most) {
 Status read_whole(const std::string& path, std::string& out) {
   out.clear();
   std::error_code error;  // set for a folder without permission: reading then reports it
-  return fs::exists(path, error) || error ? read_file(path, out) : Status::good();
+  if (!fs::exists(path, error) && !error) return Status::good();
+  // What is read here is replaced afterwards, so it is no pipe, whose writer would be waited for.
+  if (Status s = is_finite(path, false); !s.ok()) return s.code = Code::device, s.after("'", path, "' ");
+  return read_file(path, out);
 }
 
 }  // namespace attune

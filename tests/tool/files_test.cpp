@@ -28,6 +28,14 @@ TEST(Files, are_apart_however_they_are_named) {
             temporary("./two") + " is an input and would be overwritten");
   EXPECT_EQ(are_apart({two, temporary("./two")}, {}).message, temporary("./two") + " would be written twice");
   EXPECT_EQ(are_apart({"/dev/null", "/dev/null"}, {"/dev/null"}).message, "");
+  // Of files that are not there yet, and by names that begin nowhere.
+  EXPECT_EQ(are_apart({"not_there.html", "./not_there.html"}, {}).message, "./not_there.html would be written twice");
+  EXPECT_EQ(are_apart({"not_there.html", fs::absolute("not_there.html")}, {}).message,
+            fs::absolute("not_there.html").string() + " would be written twice");
+  EXPECT_EQ(are_apart({"not_there.html", "not_there.md"}, {}).message, "");
+  const std::string dangling = temporary("dangling");
+  fs::create_symlink("absent", dangling);
+  EXPECT_EQ(are_apart({temporary("absent"), dangling}, {}).message, dangling + " would be written twice");
 }
 
 TEST(Files, a_link_that_is_replaced_stays_one) {
@@ -47,6 +55,14 @@ TEST(Files, a_folder_is_no_file) {
   EXPECT_EQ(read_file("/", text).message, "'/' cannot be read: Is a directory");
   EXPECT_EQ(read_whole("/", text).message, "'/' cannot be read: Is a directory");
   EXPECT_EQ(read_whole("/nowhere/at/all", text).message, "");
+}
+
+TEST(Files, a_pipe_that_would_be_replaced_is_not_waited_for) {
+  const std::string pipe = temporary("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::string text;
+  EXPECT_EQ(read_whole(pipe, text).message, "'" + pipe + "' is not a regular file");
+  EXPECT_EQ(replace_file(pipe, "new").message, pipe + ": cannot be written: is not a regular file");
 }
 
 mode_t mode_of(const std::string& path) {
