@@ -132,7 +132,9 @@ Status Store::open(const std::string& path, bool create) {
     std::filesystem::create_directories(folder, error);
     if (error) return Status::no("store: '", folder.string(), "' cannot be created: ", error.message());
   }
-  if (s.open(path.c_str(), &db_, kReadWrite | (create ? kCreate : 0), nullptr) != 0) return no("cannot be opened");
+  // Every path is one of a file: SQLite forgets what it stores in ":memory:", and reads options in "file:...".
+  const std::string file = path.starts_with('/') ? path : "./" + path;
+  if (s.open(file.c_str(), &db_, kReadWrite | (create ? kCreate : 0), nullptr) != 0) return no("cannot be opened");
   constexpr int kPatience = 10000;  // ms to wait for another process that writes
   (void)s.wait(db_, kPatience);
   for (const auto& [option, value] : kSafe) (void)s.config(db_, option, value, static_cast<int*>(nullptr));

@@ -93,6 +93,20 @@ TEST_F(StoreTest, what_is_not_a_store_is_left_alone) {
   EXPECT_TRUE(has(none.open(temporary("none.db"), false).message, "does not exist; attune store FILE creates it"));
 }
 
+TEST_F(StoreTest, every_path_is_one_of_a_file) {
+  const std::string folder = temporary("paths"), line = temporary("one.jsonl");
+  std::filesystem::create_directory(folder);
+  std::ofstream(line) << to_json(at("2026-02-01T00:00:00Z", 5)) << "\n";
+  for (const std::string name : {":memory:", "file:one.db?mode=memory", "plain.db"}) {
+    const std::string store = join("cd '", folder, "' && ", ATTUNE_BUILD_DIR, "/attune store --db '", name, "'");
+    ASSERT_EQ(spawn({"sh", "-c", join(store, " '", line, "'")}).code, 0) << name;
+    EXPECT_TRUE(std::filesystem::is_regular_file(join(folder, "/", name))) << name;
+    const Ran kept = spawn({"sh", "-c", store});
+    EXPECT_EQ(kept.code, 0) << kept.err;
+    EXPECT_TRUE(kept.out.starts_with(name + ": 1 record of 1 run")) << kept.out;
+  }
+}
+
 // Runs SQL on a file: in Python, whose sqlite3 is the same library.
 bool sql(const std::string& file, const std::string& statements) {
   return spawn({"python3", "-c", "import sqlite3, sys\nd = sqlite3.connect(sys.argv[1])\nd.executescript(sys.argv[2])",
