@@ -46,14 +46,20 @@ bool is_command(const CLI::App& app, std::string_view word) {
   return !app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; }).empty();
 }
 
+// The stream that "-" stands for behind this word: stdout behind an option that names a file to write.
+std::string stream_of(std::string_view option) {
+  constexpr std::string_view kWritten[] = {"--out", "--markdown", "--junit", "--csv", "--html"};
+  return std::count(std::begin(kWritten), std::end(kWritten), option) ? "/dev/stdout" : "/dev/stdin";
+}
+
 // `attune help bench` is `attune bench --help`, and `attune version` is `attune --version`. "-" is stdin, or stdout
 // behind an option that names a file to write.
 std::vector<std::string> usual(int argc, char** argv) {
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   for (size_t n = 0; n < words.size() && words[n] != "--"; ++n) {
-    constexpr std::string_view kWritten[] = {"--out", "--markdown", "--junit", "--csv"};
-    if (words[n] == "-")
-      words[n] = n && std::count(std::begin(kWritten), std::end(kWritten), words[n - 1]) ? "/dev/stdout" : "/dev/stdin";
+    const std::string option = words[n].substr(0, words[n].find('='));
+    if (words[n] == "-") words[n] = stream_of(n ? words[n - 1] : "");
+    else if (option.starts_with("--") && words[n] == option + "=-") words[n] = join(option, "=", stream_of(option));
   }
   if (words.size() == 1 && (words[0] == "help" || words[0] == "version")) return {"--" + words[0]};
   if (words.size() == 2 && (words[0] == "help" || words[0] == "--help")) return {words[1], "--help"};

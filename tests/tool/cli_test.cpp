@@ -346,6 +346,17 @@ TEST(Cli, a_dash_is_stdin_and_stdout) {
   EXPECT_TRUE(has(csv.out, "problem")) << csv.out << csv.err;
   const Ran empty = shell(command + " verify - < /dev/null");
   EXPECT_NE(empty.code, 0) << empty.out;
+  const std::string folder = temporary("dash"), before = text_of(records);
+  std::filesystem::create_directory(folder);
+  const Ran joined = shell("cd " + folder + " && " + command + " report " + records + " --csv=- | head -1");
+  EXPECT_TRUE(has(joined.out, "problem")) << joined.out << joined.err;
+  EXPECT_TRUE(std::filesystem::is_empty(folder)) << "no file of this name";
+  // What stdin comes from is never written.
+  const std::string store = temporary("dash.db");
+  ASSERT_EQ(attune_says({"store", records, "--db", store}).code, 0);
+  const Ran page = shell(command + " history --db " + store + " --html - < " + records);
+  EXPECT_TRUE(page.out.starts_with("<!")) << page.out.substr(0, 80) << page.err;
+  EXPECT_TRUE(text_of(records) == before) << "stdin was overwritten";
 }
 
 TEST(Cli, help_and_version_are_commands_too) {
