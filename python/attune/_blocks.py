@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from . import _core
 from ._arrays import empty, shape_of, stream_of
@@ -29,8 +29,10 @@ class Blocks:
 
 def blocks(q: Any, k: Any, pattern: str | None = None, *, mask: Any = None, block: int | tuple[int, int] = 64,
            layout: Layout = "bshd", causal: bool = False, window: Window | None = None, by_batch: bool = False,
-           by_head: bool = False) -> Blocks:
-    """Builds lists for an attend of q and k with this mask, on q's device and stream.
+           by_head: bool = False, align: Literal["bottom_right", "top_left"] = "bottom_right") -> Blocks:
+    """Builds lists for an attend of q and k with this mask, on q's device and stream. They have no block that the mask
+    hides, so the attend has the same causal, window and align. For absolute positions give `mask`, and neither causal
+    nor window.
 
     pattern: "random density=0.1 seed=7", "local_window window=512", ...; or mask: one bool per block, [batch, head,
     rows, columns], where batch and head are 1 or q's. by_batch and by_head: the lists of a pattern are not shared by
@@ -42,10 +44,13 @@ def blocks(q: Any, k: Any, pattern: str | None = None, *, mask: Any = None, bloc
         raise _core.Error("attune: blocks of packed sequences are not built here: layout is bshd or bhsd")
     if pattern is not None and not isinstance(pattern, str):
         raise _core.Error(f"attune: pattern {pattern!r} is not a string")
+    if align not in ("bottom_right", "top_left"):
+        raise _core.Error(f"attune: align {align!r} is not one of bottom_right, top_left; for absolute positions give "
+                          "mask, without causal and window, and attend hides the rest")
     size = tuple(block) if isinstance(block, (tuple, list)) else (block, block)
     if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
         raise _core.Error(f"attune: block {block!r} is not an integer above 0, nor a pair of them")
-    r = request(layout, causal, window, "no", {"block_size": size})
+    r = request(layout, causal, window, "no", {"block_size": size, "align": align})
     extent, of_k = (dict(zip(layout, shape_of(name, t))) for name, t in (("q", q), ("k", k)))
     for name, found in (("q", extent), ("k", of_k)):
         if len(found) != 4:

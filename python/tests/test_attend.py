@@ -217,6 +217,12 @@ class Attend(unittest.TestCase):
         blocks = np.arange(40) // 8
         seen = (np.abs(blocks[8:, None] - blocks[None]) <= 1) & reference.visible(32, 40, True)
         self.near(out[0], reference.attention(q[0], k[0], v[0], seen=seen)[0])
+        lists = attune.blocks(q, k, mask=mask[:1], block=8, causal=True, align="top_left")
+        out = attune.attend(q, k, v, causal=True, align="top_left", **lists.options())
+        seen = (np.kron(mask[0, 0], np.ones((8, 8))) > 0) & reference.visible(32, 40, True, top_left=True)
+        self.near(out[0], reference.attention(q[0], k[0], v[0], seen=seen)[0])
+        with self.assertRaisesRegex(attune.Error, "^attune: align 'absolute' is not one of bottom_right, top_left"):
+            attune.blocks(q, k, mask=mask, block=8, align="absolute")
         for wrong in ({}, {"pattern": "dense", "mask": mask}, {"pattern": "nonsense"}):
             with self.assertRaises(attune.Error):
                 attune.blocks(q, k, **wrong)
