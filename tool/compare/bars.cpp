@@ -107,12 +107,15 @@ Status read_bar(const toml::table& given, std::string_view file, Bar& out) {
   const bool demands =
       compares || out.rate || out.density || out.unfused || out.tflops || out.gbs || out.microseconds || out.error;
   if (out.name.empty()) t.wrong(given, "bar", "has no name");
+  out.name = in_one_line(out.name);  // a line break in it would forge the line of another bar
   if (!demands)
     t.wrong(given, out.name,
             "demands nothing; accepted are ratio, mean, rate, density, unfused, tflops, gbs, microseconds and error");
   if (compares == out.over.empty())
     t.wrong(given, out.name,
             compares ? "has a ratio and no 'over' to compare with" : "has 'over' and neither ratio nor mean");
+  if (!out.subject.empty() && out.subject == out.over)
+    t.wrong(given, out.name, "compares ", out.subject, " with itself: 'subject' and 'over' are the same");
   if (out.share && (!out.ratio || *out.share > 1)) t.wrong(given, out.name, "share is at most 1, and needs a ratio");
   if (out.rate.has_value() == out.of.empty())
     t.wrong(given, out.name, out.rate ? "has a rate and no 'of', the words of the row to compare with"
@@ -175,6 +178,12 @@ const Record* other_of(const Bar& bar, const Row& row, std::string& why) {
   return best;
 }
 
+std::vector<double> without_floor(const Record& r) {
+  std::vector<double> less = r.samples_ns;
+  for (double& ns : less) ns -= r.floor_ns;
+  return less;
+}
+
 // Why the machine was too busy to compare the two, one of which is a peer.
 std::string held_up(const Record& r, const Record& other) {
   Record both = other;
@@ -221,9 +230,9 @@ struct Judge {
     }
     Ratio ratio = median_ratio(other->samples_ns, r.samples_ns);
     if (bar.less_floor) {
-      const double ours = r.median_ns - r.floor_ns, theirs = other->median_ns - other->floor_ns;
-      const double value = ours > 0 && theirs > 0 ? theirs / ours : 0, factor = value / ratio.value;
-      ratio = {value, {ratio.interval.low * factor, ratio.interval.high * factor, ratio.interval.confidence}};
+      // A floor takes nothing off the interval of a time, which is then a larger share of what is left.
+      const Ratio less = median_ratio(without_floor(*other), without_floor(r));
+      ratio = less.interval.confidence > 0 ? less : Ratio{.value = 0, .interval = {0, 0, ratio.interval.confidence}};
     }
     ratios.push_back(ratio.value);
     if (const std::string busy = held_up(r, *other); !busy.empty()) {
@@ -262,6 +271,7 @@ struct Judge {
   // False if the row is only what others are compared with.
   bool counts(const Record& r) const {
     if (bar.rate && other_line(bar.of, r.problem) == r.problem) return false;
+    if (r.subject == bar.over) return false;
     return !bar.density || r.shown_blocks > 0;
   }
   void other_rows(const Record& r) {

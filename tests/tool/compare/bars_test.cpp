@@ -168,6 +168,22 @@ TEST(Bars, lists_are_held_against_the_time_without_them) {
       << slow.evidence[0];
 }
 
+// The row of the subject that others are compared with is 1.00x by itself, and shows nothing.
+TEST(Bars, a_subject_is_not_compared_with_itself) {
+  std::vector<Record> all = run();
+  for (Record& r : all)
+    if (r.peer) r.peer = false, r.subject = "cpu_standard";
+  const BarResult r = judged("over = \"cpu_standard\"\nratio = 1.4\nmean = 2.2\n", all);
+  EXPECT_EQ(r.status, BarStatus::met) << r.evidence.at(0);
+  EXPECT_EQ(r.sentence, "3 rows, least 1.50x, mean 2.29x");
+}
+
+TEST(Bars, a_name_stays_in_its_line) {
+  std::vector<Bar> bars;
+  ASSERT_EQ(read_bars("[[bar]]\nname = \"a\\nMET      b: 3 rows\"\ntflops = 1\n", "bars.toml", bars).message, "");
+  EXPECT_EQ(bars.at(0).name, "a\\u000aMET      b: 3 rows");
+}
+
 TEST(Bars, a_floor_is_taken_off_both_times) {
   std::vector<Record> all = run();  // 2 us against 3, 4 and 8
   for (Record& r : all) r.floor_ns = 1e3;
@@ -175,6 +191,21 @@ TEST(Bars, a_floor_is_taken_off_both_times) {
   const BarResult r = judged("over = \"peers\"\nratio = 1.9\nless_floor = true\n", all);
   EXPECT_EQ(r.status, BarStatus::met);
   EXPECT_EQ(r.sentence, "3 rows, least 2.00x, mean 3.48x");
+}
+
+// Times of 10 us to 1 % and a floor of 9 us leave 1 us to 10 %.
+TEST(Bars, what_a_floor_leaves_is_as_uncertain_as_the_whole) {
+  std::vector<Record> all = {record("torch:sdpa", 256, 10.9e3), record("cpu_forward", 256, 10e3)};
+  all[0].peer = true;
+  for (Record& r : all) {
+    for (size_t n = 0; n < r.samples_ns.size(); ++n) r.samples_ns[n] += n % 2 ? 100 : -100;
+    r.median_ns = median(r.samples_ns), r.floor_ns = 9e3;
+  }
+  const BarResult near = judged("over = \"peers\"\nratio = 2.0\nless_floor = true\n", all);
+  EXPECT_EQ(near.status, BarStatus::unclear) << near.evidence.at(0);
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 3.0\nless_floor = true\n", all).status, BarStatus::missed);
+  for (Record& r : all) r.floor_ns = 20e3;
+  EXPECT_EQ(judged("over = \"peers\"\nratio = 2.0\nless_floor = true\n", all).status, BarStatus::missed);
 }
 
 TEST(Bars, unfused_attention_has_a_bound) {
@@ -207,6 +238,7 @@ TEST(Bars, mistakes_of_a_file_are_named_with_their_line) {
       {"[[bar]]\nname = \"a\"\nrate = 1\nof = \"x\"\n", "b.toml:4: of: accepted is a table of words"},
       {"[[bar]]\nname = \"a\"\nratoi = 1\n", "did you mean ratio?"},
       {"[[bar]]\nname = \"a\"\ngbs = 1\nless_floor = true\n", "a: less_floor needs a ratio"},
+      {"[[bar]]\nname = \"a\"\nsubject = \"x\"\nover = \"x\"\nratio = 1\n", "a: compares x with itself: 'subject' and"},
       {"[[bar]\n", "b.toml:1: "},
       {"[[bar]]\nname = \"a\"\n" + deep + "b = 1\n", "b.toml:3: has more than 100 dots"},
       {"[" + deep + "b]\nc = 1\n", "b.toml:1: has more than 100 dots"},
