@@ -84,9 +84,8 @@ Status Journal::open(const std::string& folder) {
   if (file_ < 0) return Status::failure(Code::device, path_, ": cannot be written: ", std::strerror(errno));
   char last = '\n';  // a killed writer may have left half a line
   struct stat about{};
-  if (::fstat(file_, &about) == 0 && about.st_size > 0 && ::pread(file_, &last, 1, about.st_size - 1) == 1 &&
-      last != '\n' && ::write(file_, "\n", 1) != 1)
-    return Status::failure(Code::device, path_, ": cannot be written: ", std::strerror(errno));
+  torn_ = ::fstat(file_, &about) == 0 && about.st_size > 0 && ::pread(file_, &last, 1, about.st_size - 1) == 1 &&
+          last != '\n';
   return Status::good();
 }
 
@@ -97,8 +96,10 @@ Status Journal::add(const JournalLine& given) {
     clock_gettime(CLOCK_REALTIME, &now);
     line.time = double(now.tv_sec) + double(now.tv_nsec / 1'000'000) * 1e-3;
   }
-  const std::string text = line_text(line);  // one write: lines of several processes do not mix
-  if (::write(file_, text.data(), text.size()) != ssize_t(text.size()) || ::fsync(file_) != 0)
+  const std::string text = (torn_ ? "\n" : "") + line_text(line);  // one write: lines of several processes do not mix
+  const ssize_t written = ::write(file_, text.data(), text.size());
+  if (written > 0) torn_ = written != ssize_t(text.size());
+  if (written != ssize_t(text.size()) || ::fsync(file_) != 0)
     return Status::failure(Code::device, path_, ": cannot be written: ", std::strerror(errno));
   return Status::good();
 }

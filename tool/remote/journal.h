@@ -49,6 +49,7 @@ class Journal {
 
  private:
   int file_ = -1;
+  bool torn_ = false;  // the last line was written in part
   std::string path_{};
 };
 

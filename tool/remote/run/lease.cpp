@@ -12,6 +12,8 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <optional>
+#include <vector>
 
 #include "tool/files.h"
 
@@ -111,15 +113,32 @@ void sleep_s(double seconds) {
 
 namespace {
 
+// The lease of this name, if one is listed.
+Status find_named(Driver& driver, const std::string& name, std::optional<Lease>& out) {
+  std::vector<Lease> all;
+  Status s = driver.find(name, all);
+  const auto it = std::find_if(all.begin(), all.end(), [&](const Lease& l) { return l.name == name; });
+  out = s.ok() && it != all.end() ? std::optional(*it) : std::nullopt;
+  return s;
+}
+
+// When a lease is listed that may be there. A request without a reply may still be on its way, and SkyPilot accepts a
+// launch before it lists the cluster.
+double listed_from(Driver& driver, const TargetState& state) {
+  std::optional<Lease> there;
+  if (!state.acquired) return now_s() + driver.settle_s();
+  if (state.ready_at > 0 || (find_named(driver, state.lease.name, there).ok() && there)) return 0;
+  return state.acquired_at + driver.settle_s();
+}
+
 // One attempt. `gone` is set only where nothing of this name is left.
 Status try_release(Driver& driver, Lease lease, bool& gone) {
   gone = false;
   if (lease.id.empty()) {
-    std::vector<Lease> all;
-    if (Status s = driver.find(lease.name, all); !s.ok()) return s;
-    const auto it = std::find_if(all.begin(), all.end(), [&](const Lease& l) { return l.name == lease.name; });
-    if (it == all.end()) return gone = true, Status::good();
-    lease.id = it->id, lease.where = it->where;
+    std::optional<Lease> there;
+    if (Status s = find_named(driver, lease.name, there); !s.ok()) return s;
+    if (!there) return gone = true, Status::good();
+    lease.id = there->id, lease.where = there->where;
   }
   if (Status s = driver.release(lease); !s.ok()) return s;
   Life life = Life::pending;
@@ -133,25 +152,24 @@ Status try_release(Driver& driver, Lease lease, bool& gone) {
 
 Status Release::until_gone(const TargetState& state) const {
   if (!state.may_exist()) return Status::good();
-  if (Status s = journal.add({.target = target, .event = Event::releasing}); !s.ok()) return s;
-  const double end = now_s() + patience_s;
+  // A full disk must not keep what is paid for: only the last line has to be written.
+  (void)journal.add({.target = target, .event = Event::releasing});
+  const double end = now_s() + patience_s, listed = listed_from(driver, state);
   Backoff backoff(60);
   std::string said;
   for (;;) {
     bool gone = false;
     const Status s = try_release(driver, state.lease, gone);
-    if (gone && !state.acquired && now_s() < state.intent_at + driver.settle_s()) {
-      sleep_s(0.5);  // the request may still be on its way
+    if (gone && now_s() < listed) {
+      sleep_s(0.5);
       continue;
     }
     if (gone) {
-      if (Status note = journal.add({.target = target, .event = Event::released}); !note.ok()) return note;
+      (void)journal.add({.target = target, .event = Event::released});
       return journal.add({.target = target, .event = Event::verified_gone, .text = state.lease.name});
     }
     const std::string now = s.ok() ? "it is still there" : s.message;
-    if (now != said)
-      if (Status note = journal.add({.target = target, .event = Event::release_failed, .text = now}); !note.ok())
-        return note;
+    if (now != said) (void)journal.add({.target = target, .event = Event::release_failed, .text = now});
     said = now;
     if (now_s() > end)
       return Status::failure(Code::device, state.lease.name, " could not be released: ", said, "; attune remote reap "

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "tool/files.h"
@@ -114,6 +115,23 @@ std::string results_folder(const RemotePlan& p, int target) {
 }
 
 std::string lease_name(const RemotePlan& p, int target) { return join(kLeasePrefix, p.id, "-", target); }
+
+std::optional<NamedLease> parse_lease_name(std::string_view name) {
+  // A digit stands for any digit, f for a hexadecimal one: "attune-20261119-130501-3fa2c1-0".
+  constexpr std::string_view kShape = "00000000-000000-ffffff-", kDigits = "0123456789", kHex = "0123456789abcdef";
+  if (!name.starts_with(kLeasePrefix)) return std::nullopt;
+  name.remove_prefix(kLeasePrefix.size());
+  if (name.size() <= kShape.size()) return std::nullopt;
+  for (size_t n = 0; n < kShape.size(); ++n) {
+    const std::string_view accepted = kShape[n] == '0' ? kDigits : kShape[n] == 'f' ? kHex : kShape.substr(n, 1);
+    if (accepted.find(name[n]) == accepted.npos) return std::nullopt;
+  }
+  NamedLease out{.run = std::string(name.substr(0, kShape.size() - 1))};
+  const std::string_view number = name.substr(kShape.size());
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), out.target);
+  const bool whole = error == std::errc() && end == number.data() + number.size() && out.target >= 0;
+  return whole ? std::optional(out) : std::nullopt;
+}
 
 bool means_gpu(const RemotePlan& p, const Target& target) {
   const auto names_device = [](const std::string& word) { return word == "--device" || word.starts_with("--device="); };

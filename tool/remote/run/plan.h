@@ -4,6 +4,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tool/remote/driver.h"
@@ -41,6 +42,12 @@ Status read_plan(const std::string& id, RemotePlan&);
 std::string results_folder(const RemotePlan&, int target);
 // Its lease's name, different in every run.
 std::string lease_name(const RemotePlan&, int target);
+// The run and the target of such a name; nothing for a name of another shape, which is not ours.
+struct NamedLease {
+  std::string run{};
+  int target = 0;
+};
+std::optional<NamedLease> parse_lease_name(std::string_view name);
 // Whether the command writes records to rows.jsonl.
 inline bool writes_rows(const RemotePlan& p) { return !p.command.empty() && p.command[0] == "bench"; }
 // Whether the command, which names no device, is meant for the GPU that the target was taken for.
