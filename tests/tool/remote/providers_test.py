@@ -212,6 +212,27 @@ class Prime(Provider):
 
     def test_offers_are_ranked_by_price_and_by_cost(self):
         cloud = self.cloud(price=2.0)
+    def test_reap_releases_what_appeared_after_its_run_and_nothing_of_another_name(self):
+        cloud = self.cloud()
+        self.expect_run(cloud, self.bench(cloud, "prime:H200"))
+        late = cloud.machines()[0]["name"]  # the provider obeys a request whose reply was lost, after all
+        cloud.rent("pods", late)
+        others = {cloud.rent("pods", "attune-train"), cloud.rent("sandbox", "attune-dev-0")}
+        self.assertEqual(self.attune(cloud, "reap", "--on", "prime:H200").stdout, f"released {late}\n")
+        self.assertEqual({m["id"] for m in cloud.machines() if m["alive"]}, others)
+        self.assertEqual(self.attune(cloud, "reap", "--on", "prime:H200").stdout, "nothing is left to release\n")
+
+    def test_a_machine_that_is_dearer_than_its_offer_is_not_kept(self):
+        config = os.path.join(self.folder, "remote.toml")
+        with open(config, "w") as f:
+            f.write('[targets.pod]\non = "prime:H200"\noptions = ["machine=pod"]\n')
+        cloud = self.cloud(faults=["dearer=2"], price=1.2)
+        ran = self.bench(cloud, "pod", "--config", config)
+        self.assertEqual(ran.returncode, 4, ran.stderr)
+        self.assertIn("pod: 2.40 USD an hour are wanted for it, and 1.20 were offered\n", ran.stderr)
+        self.assertIn("$2.40", ran.stdout)
+        self.expect_clean(cloud)
+
         line = "forward bf16 b1 h8 q4096 k4096 d128 causal"
         ran = self.attune(cloud, "offers", "--gpu", "H100,L4", "--json", "--", "bench", line, PATH=os.environ["PATH"])
         self.assertEqual(ran.returncode, 0, ran.stderr)

@@ -111,6 +111,15 @@ class FakePrime:
         with urllib.request.urlopen(self.url + "/_state", timeout=30) as answer:
             return json.load(answer)
 
+    def rent(self, kind, name):
+        """A machine that somebody else asks for."""
+        body = {"sandbox": {"name": name, "vm": True, "gpu_type": "H200_141GB", "labels": ["attune", name]},
+                "pods": {"pod": {"name": name}}}[kind]
+        request = urllib.request.Request(f"{self.url}/api/v1/{kind}", method="POST", data=json.dumps(body).encode(),
+                                         headers={"Authorization": "Bearer " + self.key})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)["id"]
+
     def events(self):
         if not os.path.exists(self.log):
             return []

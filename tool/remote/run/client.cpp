@@ -429,16 +429,19 @@ std::string why_in_use(Driver& driver, const Lease& lease, const std::string& ru
                                    : "";
 }
 
-// Leases on this target whose run is not known here, or is over.
+// Leases on this target whose run is not known here, or is over: a request whose reply was lost may have been obeyed
+// after its run had ended. What has another name is not ours.
 Status reap_strangers(const Target& target, const std::string& folder, std::vector<std::string>& released) {
   const auto driver = driver_of(target, folder);
   std::vector<Lease> all;
   if (Status s = driver->find(kLeasePrefix, all); !s.ok()) return s;
   for (const Lease& lease : all) {
-    const std::string of = lease.name.substr(kLeasePrefix.size(), lease.name.rfind('-') - kLeasePrefix.size());
+    const std::optional<NamedLease> of = parse_lease_name(lease.name);
+    if (!of) continue;
     RemotePlan p;
-    if (read_plan(of, p).ok()) continue;  // its own journal says what to do
-    if (const std::string why = why_in_use(*driver, lease, of); !why.empty()) {
+    const bool known = read_plan(of->run, p).ok() && size_t(of->target) < p.legs.size();
+    if (known && !is_over(states_of(p)[size_t(of->target)])) continue;  // its own journal says what to do
+    if (const std::string why = known ? "" : why_in_use(*driver, lease, of->run); !why.empty()) {
       fmt::print(stderr, "{}: {} {}\n", target.name, lease.name, why);
       continue;
     }
