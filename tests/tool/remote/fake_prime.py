@@ -5,8 +5,9 @@
 Sandboxes are folders and processes of this machine. Faults are given as NAME=VALUE, where a value below 1 is a
 probability: lost=0.3 (the reply to a creation or deletion is lost), busy=0.1 (429), poor=1 (402 at creation),
 broken=0.1 (500 before anything is done), delete_fails=2 (the first deletions of each machine answer 500),
-never_ready=1, garbled=0.1 (an answer that is not JSON), slow=0.1 (an answer that dribbles), skew=7200 (the server's
-clock, in seconds), lag=1 (seconds until a new machine is listed), unready=2 (seconds until a machine runs).
+pack_fails=2 (as many commands of each machine that pack files answer 503), dearer=2 (a pod costs so many times its
+offer), never_ready=1, garbled=0.1 (an answer that is not JSON), slow=0.1 (an answer that dribbles), skew=7200 (the
+server's clock, in seconds), lag=1 (seconds until a new machine is listed), unready=2 (seconds until a machine runs).
 """
 import argparse
 import json
@@ -38,6 +39,7 @@ class Machine:
         self.deadline = self.made + minutes * world.minute if minutes else None
         self.runs_from = self.made + unready
         self.ended, self.status, self.failed_deletions = None, "", 0
+        self.failed_packs = 0
         self.home = os.path.join(world.folder, self.id)
         os.makedirs(self.home)
 
@@ -297,7 +299,8 @@ class Handler(BaseHTTPRequestHandler):
             m = Machine("pod", body["pod"]["name"], body, world.price, 0, world.faults.get("unready", 0))
             world.machines[m.id] = m
             world.log("created", id=m.id, name=m.name)
-        self.answer(200, {"id": m.id, "name": m.name, "status": "PROVISIONING", "priceHr": world.price}, changed=True)
+        price = world.price * world.faults.get("dearer", 1)
+        self.answer(200, {"id": m.id, "name": m.name, "status": "PROVISIONING", "priceHr": price}, changed=True)
 
     def get_pods(self, words):
         if words == ["status"]:
@@ -329,7 +332,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.send_bytes(502, b'{"error": "sandbox_not_found"}', "application/json")
         if self.headers.get("Authorization") != "Bearer " + m.token:
             return self.refuse(401, "expired")
-        if world.fault("broken"):
+        packs = b"-czf files.tar.gz" in self.body and m.failed_packs < world.faults.get("pack_fails", 0)
+        m.failed_packs += packs
+        if packs or world.fault("broken"):
             return self.refuse(503, "try again")
         if words[4] == "upload":
             return self.upload()

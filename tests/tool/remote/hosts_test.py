@@ -201,8 +201,25 @@ class Ends(lab.Lab):
 
 
 class Reaped(lab.Lab):
-    def test_what_a_lost_journal_left_is_released_and_what_is_in_use_stays(self):
-        client = self.begin("run", "--on", "one", "--", "bench", *LONG, "--max-seconds", "5")
+    def test_a_machine_that_does_not_answer_keeps_no_other_waiting(self):
+        away, config = self.state / "away", self.daemons / "ssh_config"
+        away.write_text(config.read_text())
+        self.config.write_text(self.config.read_text().replace(str(config), str(away), 1))  # of the target one
+        client = self.begin("run", "--on", "one,two", "--", "bench", *LONG, "--max-seconds", "5")
+        self.assertTrue(comes(lambda: self.events().count("started") == 2), self.logs())
+        self.kill_all(client, "worker-1")
+        folders = lambda name: list((self.daemons / name).glob("cache/attune/remote/attune-*"))
+        self.assertTrue(folders("one") and folders("two"))
+        away.write_text("Host *\n  HostName 127.0.0.1\n  Port 1\n")
+        self.remote("list")  # starts the reaper
+        self.assertTrue(comes(lambda: not folders("two"), 60), self.logs())
+        self.assertTrue(folders("one"))
+        away.write_text(config.read_text())
+        self.nothing_is_left()
+
+    def test_a_worker_that_hangs_is_ended_while_there_is_money_to_release(self):
+        self.config.write_text(self.config.read_text().replace("[targets.one]", "[targets.one]\nusd_an_hour = 3.0"))
+        client = self.begin("run", "--on", "one", "--max-usd", "5", "--", "bench", *LONG, "--max-seconds", "5")
         self.assertTrue(comes(lambda: "started" in self.events()), self.logs())
         for process in (client.pid, self.owner("reaper"), self.owner("worker-0")):
             os.kill(process, signal.SIGKILL)

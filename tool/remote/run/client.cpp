@@ -182,7 +182,8 @@ std::vector<Spent> spending_of(const RemotePlan& p, const std::vector<TargetStat
   std::vector<Spent> all;
   for (size_t n = 0; n < p.legs.size(); ++n) {
     const Leg& leg = p.legs[n];
-    all.push_back(spent_by(leg.target.name, {.usd_an_hour = leg.offer.usd_an_hour}, states[n]));
+    const double hour = states[n].acquired ? states[n].lease.usd_an_hour : leg.offer.usd_an_hour;
+    all.push_back(spent_by(leg.target.name, {.usd_an_hour = hour}, states[n]));
     if (leg.dearest_usd_an_hour > 0) all.back().dearest_an_hour = leg.dearest_usd_an_hour;
   }
   return all;

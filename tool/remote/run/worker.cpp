@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <functional>
+#include <future>
 
 #include "tool/files.h"
 #include "tool/json.h"
@@ -107,6 +110,15 @@ std::string run_script(const RemotePlan& p, const Leg& leg, const Start& start) 
 
 Worker::Worker(const RemotePlan& plan, int target)
     : plan_(plan), target_(target), folder_(run_folder(plan.id)), results_(results_folder(plan, target)),
+// When a worker that lives must hang. Of a machine that is paid for, half of the reserve for teardown is left then;
+// what is being released is only taken over later.
+double late_at(const Leg& leg, const TargetState& state) {
+  constexpr double kLate_s = 180;
+  const Limits& l = leg.limits;
+  const bool paid = leg.offer.usd_an_hour > 0 && state.last < Event::releasing;
+  return state.intent_at + (paid ? (l.kill_s + l.lease_s) / 2 : l.lease_s + kLate_s);
+}
+
       leg_(plan.legs[size_t(target)]), who_(leg_.target.name), driver_(driver_of(leg_.target, results_)),
       opened_(journal_.open(folder_)) {}
 
@@ -123,7 +135,7 @@ bool Worker::is_stop_asked() const { return ::access((folder_ + "/stop").c_str()
 
 // Repeats what failed for a reason that may pass. A lease that has ended ends the patience.
 Status Worker::persist(const char* what, double patience_s, const std::function<Status()>& step) {
-  const double end = now_s() + patience_s;
+  const double end = std::min(now_s() + patience_s, kill_at_);  // after it, waiting costs more than the limit
   Backoff backoff(15);
   for (;;) {
     const Status s = step();
@@ -164,6 +176,9 @@ Status Worker::take() {
   for (;;) {
     Life life = Life::pending;
     std::string why;
+  if (lease_.usd_an_hour > leg_.offer.usd_an_hour * 1.001)
+    return Status::failure(Code::out_of_memory, who_, ": ", digits_text(lease_.usd_an_hour), " USD an hour are wanted "
+                           "for it, and ", digits_text(leg_.offer.usd_an_hour), " were offered");
     if (s = driver_->life(lease_, life, why); s.ok() && life == Life::ready) break;
     if (s.ok() && life != Life::pending)
       return Status::failure(Code::device, who_, ": ",
@@ -436,7 +451,8 @@ int Worker::rescue() {
     Status s = step();
     for (int n = 1; n < 6 && !s.ok() && s.code == Code::device; ++n) sleep_s(0.2 * n), s = step();
   };
-  if (state.may_exist() && state.acquired) again([&] { return driver_->life(lease_, life, why); });
+  if (state.may_exist() && state.acquired && now_s() < late_at(leg_, state))
+    again([&] { return driver_->life(lease_, life, why); });
   if (life == Life::ready && !state.exit_code) {
     bool ended = false;
     again([&] { return stopped_ = false, stop_command("the worker was killed", 3); });
@@ -450,21 +466,40 @@ int Worker::rescue() {
 // ---- The reaper.
 namespace {
 
-constexpr double kLate_s = 180;  // a worker that lives so much longer than its lease hangs
+// What finishes a target: a machine that does not answer must not keep the others waiting.
+struct Rescue {
+  std::future<int> code{};
+  double next_s = 0;  // not before, where the last one failed
+};
+
+// Ends when the target is done or its worker lives after all. A rescue that could not finish is made again.
+int rescue(const RemotePlan& plan, int n) {
+  RunLock lock;
+  if (!lock.take(worker_lock(run_folder(plan.id), n))) return 0;
+  lock.note_owner();
+  try {
+    return Worker(plan, n).rescue();
+  } catch (const std::exception&) {
+    return 3;
+  }
+}
 
 // True if this target needs nothing any more.
-bool look_after(const RemotePlan& plan, int n, const TargetState& state) {
+bool look_after(const RemotePlan& plan, int n, const TargetState& state, Rescue& now) {
+  constexpr double kPause_s = 10;
+  if (now.code.valid()) {
+    if (now.code.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+    if (now.code.get()) now.next_s = now_s() + kPause_s;
+    return false;
+  }
   const std::string path = worker_lock(run_folder(plan.id), n);
   if (state.done && !state.may_exist()) return true;
   if (is_held(path)) {
-    const bool late = state.intent && now_s() > state.intent_at + plan.legs[size_t(n)].limits.lease_s + kLate_s;
-    if (const int worker = owner_of(path); late && worker > 0) ::kill(worker, SIGKILL);
-    return false;
+    const bool late = state.intent && now_s() > late_at(plan.legs[size_t(n)], state);
+    if (const int worker = owner_of(path); late && worker > 0 && worker != ::getpid()) ::kill(worker, SIGKILL);
+  } else if (now_s() >= now.next_s) {
+    now.code = std::async(std::launch::async, [&plan, n] { return rescue(plan, n); });
   }
-  RunLock lock;
-  if (!lock.take(path)) return false;
-  lock.note_owner();
-  (void)Worker(plan, n).rescue();
   return false;
 }
 
@@ -475,7 +510,8 @@ int watch_over(const RemotePlan& plan) {
     std::vector<JournalLine> lines;
     if (const Status s = Journal::read(run_folder(plan.id), lines); !s.ok()) return 3;
     bool all = true;
-    for (int n = 0; n < int(plan.legs.size()); ++n) all = look_after(plan, n, state_of(lines, n)) && all;
+    for (int n = 0; n < int(plan.legs.size()); ++n)
+      all = look_after(plan, n, state_of(lines, n), rescues[size_t(n)]) && all;
     if (all) return 0;
     sleep_s(0.3);
   }
@@ -489,6 +525,7 @@ void ensure_reaper(const RemotePlan& plan) {
 
 Status start_worker(const RemotePlan& plan, int target) {
   RunLock lock;
+  std::vector<Rescue> rescues(plan.legs.size());
   const std::string folder = run_folder(plan.id);
   if (!lock.take(worker_lock(folder, target))) return Status::failure(Code::internal, folder, ": a worker is there");
   return detach(lock, folder + "/log", [&plan, target] { return Worker(plan, target).work(); });
