@@ -360,6 +360,84 @@ class Sky(Provider):
 
 class Keys(Provider):
     def test_a_planted_key_is_nowhere(self):
+# One row, and what the test wants besides.
+WRITER = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case $1 in --out) echo '{"row":1}' >"$2"; shift ;; esac
+  shift
+done
+"""
+
+
+class Artefacts(Provider):
+    def brings(self, command, *words, code=0, **more):
+        standin.write_bundle(self.bundle, command=WRITER + command)
+        ran = self.attune(None, "run", "--on", "local", "--no-store", "--bundle", self.bundle, *words, "--", "bench",
+                          standin.LINE, **more)
+        self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
+        results, = glob.glob(self.folder + "/state/attune/remote/*/0-local")
+        return ran, results
+
+    def programs(self, **scripts):
+        """Programs of the machine, before those of PATH."""
+        folder = os.path.join(self.folder, "programs")
+        os.makedirs(folder, exist_ok=True)
+        for name, script in scripts.items():
+            with open(os.path.join(folder, name), "w") as f:
+                f.write("#!/bin/sh\n" + script)
+            os.chmod(os.path.join(folder, name), 0o755)
+        return folder + ":" + os.environ["PATH"]
+
+    def test_a_link_that_comes_back_brings_nothing_of_this_machine(self):
+        secret = os.path.join(self.folder, "secret")
+        os.makedirs(secret)
+        with open(secret + "/key", "w") as f:
+            f.write("mine")
+        out = self.folder + "/out"
+        self.brings(f"echo yours >file; ln -s {secret}/key link; ln -s {secret} folder", "--out", out)
+        self.assertEqual(self.text(out + "/0-local/files/file"), "yours\n")
+        for folder, folders, files in os.walk(out):
+            for name in folders + files:
+                self.assertFalse(os.path.islink(os.path.join(folder, name)), name)
+                self.assertNotIn(name, ("key", "link", "folder"))
+
+    def test_output_without_an_end_does_not_fill_this_machine(self):
+        ran, results = self.brings("yes 0123456789012345678901234567890123456789 | head -c 80000000")
+        self.assertEqual(os.path.getsize(results + "/out"), 64 << 20)
+        self.assertNotIn("report   ", ran.stdout, "its row is not a record")
+
+    def test_files_that_change_while_they_are_packed_come_back(self):
+        real = shutil.which("tar")
+        path = self.programs(tar=f'{real} "$@" || exit\ncase "$*" in *" -czf files.tar.gz "*) exit 1 ;; esac\n')
+        _, results = self.brings("echo yours >file", PATH=path)
+        self.assertEqual(self.text(results + "/files/file"), "yours\n")
+
+    def test_a_connection_that_is_lost_while_files_come_back_costs_none(self):
+        cloud = self.cloud(faults=["pack_fails=2"])
+        standin.write_bundle(self.bundle, command=WRITER + "echo yours >file")
+        ran = self.bench(cloud, "prime:H200")
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        path, = glob.glob(self.folder + "/state/attune/remote/*/*/files/file")
+        self.assertEqual(self.text(path), "yours\n")
+        self.expect_clean(cloud)
+
+    def test_files_that_cannot_be_unpacked_are_kept_as_they_came(self):
+        real = shutil.which("tar")
+        path = self.programs(tar=f'case "$*" in *" -czf files.tar.gz "*) echo broken >files.tar.gz ;; *) '
+                                 f'exec {real} "$@" ;; esac\n')
+        ran, results = self.brings("echo yours >file", PATH=path, code=3)
+        self.assertIn(f"local: the command's files are kept packed in '{results}/files.tar.gz': ", ran.stderr)
+        self.assertEqual(self.text(results + "/files.tar.gz"), "broken\n")
+        self.assertEqual(self.text(results + "/rows.jsonl"), '{"row":1}\n')
+
+    def test_files_that_cannot_be_packed_are_a_sentence(self):
+        real = shutil.which("tar")
+        path = self.programs(tar=f'case "$*" in *" -czf files.tar.gz "*) echo "tar: no room" >&2; exit 2 ;; esac\n'
+                                 f'exec {real} "$@"\n')
+        ran, _ = self.brings("echo yours >file", PATH=path, code=3)
+        self.assertIn("local: the command's files cannot be packed: tar: no room\n", ran.stderr)
+
+
         """In a real run of the real bundle: not in records, logs, reports, the archive or a process list."""
         key = "planted" + os.urandom(8).hex()
         keys = {n: key for n in ("PRIME_API_KEY", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "AWS_SECRET_ACCESS_KEY")}

@@ -36,12 +36,12 @@ echo "made $n rows"
 """
 
 
-def write_bundle(path, **other):
-    facts = {"attune_bundle": 1, "hash": hashlib.sha256(COMMAND.encode()).hexdigest()[:16],
+def write_bundle(path, command=COMMAND, **other):
+    facts = {"attune_bundle": 1, "hash": hashlib.sha256(command.encode()).hexdigest()[:16],
              "architecture": platform.machine(), "glibc_minor": 1, "gpus": "sm_75, sm_80, sm_90 and PTX of sm_90"}
     facts |= other
     with tarfile.open(path, "w:gz") as tar:
-        for name, text, mode in (("bundle.json", json.dumps(facts), 0o644), ("bin/attune", COMMAND, 0o755)):
+        for name, text, mode in (("bundle.json", json.dumps(facts), 0o644), ("bin/attune", command, 0o755)):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(text), mode
             tar.addfile(entry, io.BytesIO(text.encode()))

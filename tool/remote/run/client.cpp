@@ -113,9 +113,12 @@ class Progress {
   }
 };
 
+// Links are left out: a machine may send one that names a file of this machine.
 std::string copy_tree(const std::string& from, const std::string& to) {
+  constexpr auto kHow = fs::copy_options::recursive | fs::copy_options::overwrite_existing |
+                        fs::copy_options::skip_symlinks;
   std::error_code error;
-  fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
+  fs::copy(from, to, kHow, error);
   return error ? join("'", to, "' cannot be written: ", error.message()) : "";
 }
 
@@ -173,6 +176,8 @@ Results make_results(const RemotePlan& p, const std::vector<TargetState>& states
     r.report = run_folder(p.id) + "/report.html";
     page.insert(page.end(), {"--out", r.report});
     run_self(page, r.report, "no report", r, nullptr);
+    std::error_code error;
+    if (!fs::exists(r.report, error)) r.report.clear();
   }
   if (!p.out.empty()) copy_results(p, r);
   return r;

@@ -40,6 +40,7 @@ constexpr int kTimedOut = 124;          // exit code of `timeout`
 constexpr int kBySignal = 128;          // a shell adds the signal that ended a command
 constexpr int kScript_s = 60;
 constexpr size_t kMostArtefacts = size_t(256) << 20;
+constexpr size_t kMostUnpacked = size_t(4) << 30;
 
 Status append_to(const std::string& path, std::string_view bytes) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -106,10 +107,6 @@ std::string run_script(const RemotePlan& p, const Leg& leg, const Start& start) 
       "echo $? >../code.part && mv ../code.part ../code\n");
 }
 
-}  // namespace
-
-Worker::Worker(const RemotePlan& plan, int target)
-    : plan_(plan), target_(target), folder_(run_folder(plan.id)), results_(results_folder(plan, target)),
 // When a worker that lives must hang. Of a machine that is paid for, half of the reserve for teardown is left then;
 // what is being released is only taken over later.
 double late_at(const Leg& leg, const TargetState& state) {
@@ -119,6 +116,10 @@ double late_at(const Leg& leg, const TargetState& state) {
   return state.intent_at + (paid ? (l.kill_s + l.lease_s) / 2 : l.lease_s + kLate_s);
 }
 
+}  // namespace
+
+Worker::Worker(const RemotePlan& plan, int target)
+    : plan_(plan), target_(target), folder_(run_folder(plan.id)), results_(results_folder(plan, target)),
       leg_(plan.legs[size_t(target)]), who_(leg_.target.name), driver_(driver_of(leg_.target, results_)),
       opened_(journal_.open(folder_)) {}
 
@@ -172,13 +173,13 @@ Status Worker::take() {
   const JournalLine line{.target = target_, .event = Event::acquired, .id = lease_.id, .where = lease_.where,
                          .value = lease_.usd_an_hour};
   if (s = journal_.add(line); !s.ok()) return s;
+  if (lease_.usd_an_hour > leg_.offer.usd_an_hour * 1.001)
+    return Status::failure(Code::out_of_memory, who_, ": ", digits_text(lease_.usd_an_hour), " USD an hour are wanted "
+                           "for it, and ", digits_text(leg_.offer.usd_an_hour), " were offered");
   Backoff backoff(5);
   for (;;) {
     Life life = Life::pending;
     std::string why;
-  if (lease_.usd_an_hour > leg_.offer.usd_an_hour * 1.001)
-    return Status::failure(Code::out_of_memory, who_, ": ", digits_text(lease_.usd_an_hour), " USD an hour are wanted "
-                           "for it, and ", digits_text(leg_.offer.usd_an_hour), " were offered");
     if (s = driver_->life(lease_, life, why); s.ok() && life == Life::ready) break;
     if (s.ok() && life != Life::pending)
       return Status::failure(Code::device, who_, ": ",
@@ -259,11 +260,13 @@ Status Worker::start() {
 
 // Appends what is new of a file there to a file here. Of rows only whole lines are taken, so the copy is at every time
 // a prefix of the file there.
-Status Worker::take_new(const std::string& file, const std::string& to, bool whole_lines) {
+Status Worker::take_new(const std::string& file, const std::string& to, size_t most, bool whole_lines) {
   for (;;) {
     std::string bytes;
-    if (Status s = driver_->read(lease_, file, size_of(to), bytes); !s.ok()) return s;
+    const size_t have = size_of(to);
+    if (Status s = driver_->read(lease_, file, have, bytes); !s.ok()) return s;
     const bool more = bytes.size() >= kReadBytes;
+    bytes.resize(std::min(bytes.size(), most - std::min(most, have)));
     if (whole_lines) bytes.resize(bytes.rfind('\n') + 1);  // npos + 1 is 0
     if (bytes.empty()) return Status::good();
     if (Status s = append_to(to, bytes); !s.ok()) return s;
@@ -286,8 +289,10 @@ Status Worker::poll(bool& ended) {
   for (const auto& [there, here] : files) {
     const std::string to = join(results_, "/", here);
     const bool rows = here == files[0].second;
-    if (value_of(out, here).value_or(0) > size_of(to))
-      if (Status s = take_new(there, to, rows); !s.ok()) return s;
+    // A machine that sends without end must not fill this one.
+    const size_t most = rows ? kMostRecords : kMostText;
+    if (std::min<std::uint64_t>(value_of(out, here).value_or(0), most) > size_of(to))
+      if (Status s = take_new(there, to, most, rows); !s.ok()) return s;
   }
   ended = code_there.has_value();
   if (ended) ended_with_ = int(*code_there);
@@ -344,15 +349,30 @@ Status Worker::follow() {
   }
 }
 
+// An archive that cannot be unpacked is kept. What it holds is limited: zeros shrink to a thousandth.
+Status Worker::unpack(const std::string& archive) {
+  const std::string script =
+      join("gzip -dc <", shell_word(archive), " | head -c ", kMostUnpacked, " | tar -C ",
+           shell_word(results_ + "/files"), " --no-same-owner --no-same-permissions -xf -");
+  ProgramResult r;
+  Status s = run_program({.words = {"sh", "-c", script}, .limit_s = 300}, r);
+  if (s.ok() && r.code) s = Status::failure(Code::internal, last_line(r.err));
+  s.code = s.ok() ? s.code : Code::internal;
+  return s.after(who_, ": the command's files are kept packed in '", archive, "': ");
+}
+
 // The files that the command wrote, besides rows.
 Status Worker::pull() {
   std::string out;
   int code = 0;
   const std::string pack =
       join("[ -d work ] && [ -n \"$(ls -A work | grep -vx rows.jsonl)\" ] || exit 0\n",
-           "tar -C work --exclude=./rows.jsonl -czf files.tar.gz . && stat -c 'size %s' files.tar.gz");
+           // tar says 1 where a file changed while it was read: the rest is whole.
+           "tar -C work --exclude=./rows.jsonl -czf files.tar.gz . || [ $? = 1 ] || exit 1\n"
+           "stat -c 'size %s' files.tar.gz");
   if (Status s = driver_->manage(lease_, pack, 300, out, code); !s.ok()) return s;
   const auto size = value_of(out, "size");
+  if (code) return Status::failure(Code::internal, who_, ": the command's files cannot be packed: ", last_line(out));
   if (size && *size > kMostArtefacts)
     return Status::failure(Code::device, who_,
                            ": the files of the command are left behind: ", bytes_text(double(*size)), "; at most ",
@@ -363,15 +383,11 @@ Status Worker::pull() {
     fs::remove(archive, error);
     while (size_of(archive) < *size) {
       const std::uint64_t before = size_of(archive);
-      if (Status s = take_new("files.tar.gz", archive, false); !s.ok()) return s;
+      if (Status s = take_new("files.tar.gz", archive, size_t(*size), false); !s.ok()) return s;
       if (size_of(archive) == before)
         return Status::failure(Code::device, who_, ": the files of the command are cut off");
     }
-    ProgramResult r;
-    if (Status s = run_program({.words = {"tar", "-C", results_ + "/files", "--no-same-owner", "--no-same-permissions",
-                                          "-xzf", archive}, .limit_s = 300}, r);
-        !s.ok())
-      return s;
+    if (Status s = unpack(archive); !s.ok()) return s;
     fs::remove(archive, error);
   }
   return note(Event::pulled);
@@ -428,8 +444,10 @@ int Worker::work() {
   bool started = false;
   if (s.ok()) s = start(), started = s.ok();
   if (s.ok()) s = follow();
-  if (started)
-    if (const Status pulled = pull(); s.ok()) s = pulled;
+  if (started) {
+    const double patience_s = s.ok() ? kPatience_s : 0;
+    if (const Status pulled = persist("pull", patience_s, [&] { return pull(); }); s.ok()) s = pulled;
+  }
   if (s.ok() && stopped_) return finish(Status::failure(Code::device, who_, ": ended early: ", told_), stop_code_);
   const bool late = !s.ok() && !stopped_ && stop_at_ > 0 && now_s() >= stop_at_;
   if (late) return finish(s.after(who_, ": ", kLimit, ": "), 4);
@@ -506,6 +524,7 @@ bool look_after(const RemotePlan& plan, int n, const TargetState& state, Rescue&
 }  // namespace
 
 int watch_over(const RemotePlan& plan) {
+  std::vector<Rescue> rescues(plan.legs.size());
   for (;;) {
     std::vector<JournalLine> lines;
     if (const Status s = Journal::read(run_folder(plan.id), lines); !s.ok()) return 3;
@@ -525,7 +544,6 @@ void ensure_reaper(const RemotePlan& plan) {
 
 Status start_worker(const RemotePlan& plan, int target) {
   RunLock lock;
-  std::vector<Rescue> rescues(plan.legs.size());
   const std::string folder = run_folder(plan.id);
   if (!lock.take(worker_lock(folder, target))) return Status::failure(Code::internal, folder, ": a worker is there");
   return detach(lock, folder + "/log", [&plan, target] { return Worker(plan, target).work(); });

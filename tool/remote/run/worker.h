@@ -44,8 +44,9 @@ class Worker {
   Status why_it_ended();
   Status stop_command(const std::string& why, int code);
   Status poll(bool& ended);
-  Status take_new(const std::string& file, const std::string& to, bool whole_lines);
+  Status take_new(const std::string& file, const std::string& to, size_t most, bool whole_lines);
   Status pull();
+  Status unpack(const std::string& archive);
   Status persist(const char* what, double patience_s, const std::function<Status()>&);
   bool is_stop_asked() const;
   Status interrupted();
