@@ -438,6 +438,27 @@ class Artefacts(Provider):
         self.assertIn("local: the command's files cannot be packed: tar: no room\n", ran.stderr)
 
 
+class Keys(Provider):
+    def test_slurm_is_not_told_a_key(self):
+        """sbatch hands its variables to the controller, which writes them into its state."""
+        key = "planted" + os.urandom(8).hex()
+        keys = {n: key for n in ("PRIME_API_KEY", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET")}
+        folder = os.path.join(self.folder, "programs")
+        os.makedirs(folder)
+        for name, script in (("sinfo", 'case "$*" in *%R*) echo "debug|(null)|1:00:00|up" ;; *) echo 1:00:00 ;; esac'),
+                             ("squeue", ":"), ("scancel", ":"),
+                             ("sbatch", f"env >{self.folder}/told; echo no >&2; exit 1")):
+            with open(os.path.join(folder, name), "w") as f:
+                f.write("#!/bin/sh\n" + script + "\n")
+            os.chmod(os.path.join(folder, name), 0o755)
+        ran = self.attune(None, "run", "--on", "slurm:debug", "--bundle", self.bundle, "--", "bench", standin.LINE,
+                          PATH=folder + ":" + os.environ["PATH"], **keys)
+        self.assertEqual(ran.returncode, 3, ran.stderr)
+        told = self.text(self.folder + "/told")
+        self.assertIn("HOME=", told)
+        self.assertNotIn(key, told)
+
+    def test_a_planted_key_is_nowhere(self):
         """In a real run of the real bundle: not in records, logs, reports, the archive or a process list."""
         key = "planted" + os.urandom(8).hex()
         keys = {n: key for n in ("PRIME_API_KEY", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "AWS_SECRET_ACCESS_KEY")}

@@ -21,6 +21,8 @@ const char* const kProbe =
 
 namespace {
 
+// ssh and sbatch may hand on the variables that they have.
+const std::vector<std::string> kNoKeys = {"PRIME_API_KEY=", "MODAL_TOKEN_ID=", "MODAL_TOKEN_SECRET="};
 constexpr int kConnect_s = 10, kCall_s = 18;
 constexpr int kNoFolder = 97;  // exit code of a script whose lease is gone
 
@@ -124,7 +126,8 @@ Status Shell::explain(const ProgramResult& r) const {
 }
 
 Status Shell::run(const std::string& script, int limit_s, ProgramResult& r, const std::string& input_file) const {
-  ProgramCall call{.words = words_, .input_file = input_file.empty() ? "/dev/null" : input_file, .limit_s = limit_s};
+  ProgramCall call{.words = words_, .input_file = input_file.empty() ? "/dev/null" : input_file,
+                   .environment = kNoKeys, .limit_s = limit_s};
   // The login shell of a host may be any: it only starts sh.
   call.words.push_back(host_.empty() ? script : "exec sh -c " + shell_word(script));
   if (Status s = run_program(call, r); !s.ok()) return s.after(who_, ": ");
