@@ -101,7 +101,9 @@ class SlurmDriver : public ShellDriver {
     why = first_line(r.out);
     const bool keeper = r.out.find("\nkeeper") != r.out.npos;
     life = Life::pending;
+    // A job that was cancelled is listed so until its last process has ended.
     if (why == "gone") life = Life::gone;
+    else if (why.starts_with("COMPLETING")) life = Life::failed, why = "the job has ended";
     else if (why == "ended") life = Life::failed, why = "the job has ended";
     else if (why.starts_with("RUNNING") && keeper) life = Life::ready;
     else if (why.starts_with("RUNNING") && minutes_of(why.substr(8, why.find(' ', 8) - 8)) * 60 > kShareds_s)
