@@ -92,9 +92,12 @@ Status read_target(const std::string& name, const toml::table& table, std::strin
   if (!t.status.ok()) return t.status;
   if (on.empty()) return Status::no(place_of(file, table), "[targets.", name, "]: 'on' is missing; accepted are ",
                                     kTargetKinds);
-  if (gpus && (*gpus != double(int(*gpus)) || *gpus > 1024))
+  if (gpus && (*gpus > 1024 || *gpus != double(int(*gpus))))
     return Status::no(place_of(file, table), "gpus: accepted is a whole number up to 1024");
   if (Status s = parse_word(on, out); !s.ok()) return s.after(place_of(file, table));
+  if (out.usd_an_hour == 0 && (out.kind == "prime" || out.kind == "modal" || out.kind == "sky"))
+    return Status::no(place_of(file, table), "usd_an_hour: 0 given; a machine of ", out.kind, " is rented: accepted is "
+                      "a price above 0");
   if (!gpu.empty()) out.gpu = gpu;
   if (!is_word(out.gpu.empty() ? "none" : out.gpu, "_.-:"))
     return Status::no(place_of(file, table), "gpu: '", in_one_line(out.gpu), "' is not the name of a GPU");
@@ -121,6 +124,8 @@ Status read_remote_settings(const std::string& given, RemoteSettings& out) {
   TomlTable all{table, path};
   all.number("max_usd", out.max_usd);
   all.number("max_minutes", out.max_minutes);
+  for (const auto& [key, given] : {std::pair("max_usd", out.max_usd), std::pair("max_minutes", out.max_minutes)})
+    if (given == 0) all.wrong(*table.get(key), key, "0 given; accepted is a number above 0");
   all.text("prices", out.prices);
   const toml::node* const targets = all.take("targets");
   all.finish();

@@ -62,6 +62,16 @@ TEST(Target, settings_name_targets_and_a_mistake_has_its_line) {
   EXPECT_TRUE(has(read("[targets.box]\ngpu = \"H100\"\n", all), "'on' is missing"));
   EXPECT_TRUE(has(read("[targets.box]\non = \"ssh:-x\"\n", all), "is not a host"));
   EXPECT_TRUE(has(read("targets = 3\n", all), "accepted are tables"));
+  for (const char* gpus : {"1e300", "1.5", "-1", "nan", "2000"})
+    EXPECT_TRUE(has(read(join("[targets.box]\non = \"local\"\ngpus = ", gpus, "\n"), all), "gpus: accepted is a"))
+        << gpus;
+  // A limit of nothing is a mistake, and a machine that is rented is not free.
+  EXPECT_EQ(read("max_minutes = 0\n", all), path + ":1: max_minutes: 0 given; accepted is a number above 0");
+  EXPECT_EQ(read("max_usd = 0.0\n", all), path + ":1: max_usd: 0 given; accepted is a number above 0");
+  for (const char* on : {"prime:H100", "modal:L4", "sky:aws"})
+    EXPECT_TRUE(has(read(join("[targets.box]\non = \"", on, "\"\nusd_an_hour = 0\n"), all),
+                    "usd_an_hour: 0 given; a machine of ")) << on;
+  EXPECT_EQ(read("[targets.box]\non = \"ssh:box\"\nusd_an_hour = 0\n", all), "");
 }
 
 TEST(Target, a_name_for_files_has_no_other_characters) {

@@ -187,7 +187,7 @@ Status fits(const Bundle& b, const std::string& probe, bool wants_gpu) {
   const auto no = [](const auto&... why) { return Status::failure(Code::device, why...); };
   std::string gpu;
   for (size_t at = 0, end; (end = probe.find('\n', at)) != probe.npos; at = end + 1) {
-    const std::string line = probe.substr(at, end - at), what = line.substr(0, line.find(' '));
+    const std::string line = in_one_line(probe.substr(at, end - at)), what = line.substr(0, line.find(' '));
     const std::string value = line.find(' ') == line.npos ? "" : line.substr(line.find(' ') + 1);
     if (what == "machine" && value != b.architecture)
       return no("the machine is ", value, ", and the bundle is for ", b.architecture, "; give one of that build with "
@@ -208,7 +208,7 @@ Status fits(const Bundle& b, const std::string& probe, bool wants_gpu) {
   if (wants_gpu && b.gpus.empty()) return no("the bundle has no GPU code: it was left out of this build");
   const int arch = wants_gpu ? arch_of(gpu) : 0;
   if (arch && !has_code(b.gpus, arch))
-    return no("the GPU ", in_one_line(gpu), " is sm_", arch, ", and the bundle has code for ", in_one_line(b.gpus),
+    return no("the GPU ", gpu, " is sm_", arch, ", and the bundle has code for ", in_one_line(b.gpus),
               "; ATTUNE_CUDA_ARCHS selects what is built");
   return Status::good();
 }

@@ -25,6 +25,8 @@ TEST(Bundle, a_machine_that_lacks_something_is_a_sentence) {
   EXPECT_EQ(why("machine x86_64\nglibc 2.31\n"), "the machine has glibc 2.31; the bundle needs 2.34");
   EXPECT_EQ(why("machine x86_64\nglibc \n"), "the machine has glibc of no known version; the bundle needs 2.34");
   EXPECT_EQ(why("machine x86_64\nglibc 2.36\nlacks tar\n"), "the machine lacks the program 'tar'");
+  EXPECT_EQ(why("machine \x1b]0;x\a\n"), "the machine is \\u001b]0;x\\u0007, and the bundle is for x86_64; give one "
+                                         "of that build with --bundle");
   EXPECT_EQ(why("machine x86_64\nglibc 2.36\n", true), "the machine has no GPU that nvidia-smi shows");
   EXPECT_EQ(why("machine x86_64\nglibc 2.36\ngpu NVIDIA L4\n", true),
             "the bundle has no GPU code: it was left out of this build");
