@@ -3,6 +3,7 @@
 """`attune remote` on hosts behind a real sshd on loopback.
 
     hosts_test.py [Rows | Fleet | Refusals | Ends | Reaped | Killed]"""
+import json
 import os
 import pathlib
 import random
@@ -145,8 +146,7 @@ class Ends(lab.Lab):
         kept = [r for r in self.rows()[0] if r["status"] == "ok"]
         first = self.run_folders()[-1].parent.name
         client = self.begin("run", "--resume", first)
-        self.assertTrue(comes(lambda: len(self.run_folders()) == 2 and sum(map(len, self.rows())) > len(kept)),
-                        self.logs())
+        self.assertTrue(comes(lambda: len(self.run_folders()) == 2 and self.count_rows() > len(kept)), self.logs())
         client.send_signal(signal.SIGINT)
         client.communicate(timeout=120)
         self.assertEqual(self.rows()[0][:len(kept)], kept)
@@ -171,8 +171,10 @@ class Ends(lab.Lab):
     def is_killed(self, victims, sentence):
         client = self.begin("run", "--on", "one", "--", "bench", *LONG, "--max-seconds", "1")
         self.assertTrue(comes(lambda: "row" in self.events()), self.logs())
-        for words, where in victims:
-            os.kill(self.of_lease(words, where), signal.SIGKILL)
+        found = [self.of_lease(words, where) for words, where in victims]
+        self.assertTrue(all(found), self.processes())  # 0 would be this process's own group
+        for process in found:
+            os.kill(process, signal.SIGKILL)
         out, _ = client.communicate(timeout=120)
         self.assertEqual(client.returncode, 3, out)
         self.assertEqual(out.count(sentence), 1, out)
@@ -189,10 +191,7 @@ class Ends(lab.Lab):
     def test_a_machine_that_hears_nothing_ends_itself(self):
         client = self.begin("run", "--on", "one", "--silence", "0.2", "--", "bench", *LONG, "--max-seconds", "5")
         self.assertTrue(comes(lambda: "started" in self.events()), self.logs())
-        reaper, worker = self.owner("reaper"), self.owner("worker-0")
-        for process in (client.pid, reaper, worker):
-            os.kill(process, signal.SIGKILL)
-        client.wait()
+        self.kill_all(client)
         self.assertTrue(self.lease_folders())
         self.assertTrue(comes(lambda: not self.lease_folders() and not self.processes()), self.processes())
         done = self.remote("list")  # the next start of remote brings the journal to its end
@@ -221,9 +220,22 @@ class Reaped(lab.Lab):
         self.config.write_text(self.config.read_text().replace("[targets.one]", "[targets.one]\nusd_an_hour = 3.0"))
         client = self.begin("run", "--on", "one", "--max-usd", "5", "--", "bench", *LONG, "--max-seconds", "5")
         self.assertTrue(comes(lambda: "started" in self.events()), self.logs())
-        for process in (client.pid, self.owner("reaper"), self.owner("worker-0")):
+        for process in (client.pid, self.owner("worker-0")):
+            os.kill(process, signal.SIGSTOP)
+        for process in (client.pid, self.owner("reaper")):
             os.kill(process, signal.SIGKILL)
         client.wait()
+        plan, = self.run_folders()
+        said = json.loads(plan.read_text())
+        said["legs"][0]["limits"].update(stop_s=1, kill_s=2, lease_s=6)
+        plan.write_text(json.dumps(said))
+        self.remote("list")  # starts the reaper, which reads this plan
+        self.nothing_is_left()
+
+    def test_what_a_lost_journal_left_is_released_and_what_is_in_use_stays(self):
+        client = self.begin("run", "--on", "one", "--", "bench", *LONG, "--max-seconds", "5")
+        self.assertTrue(comes(lambda: "started" in self.events()), self.logs())
+        self.kill_all(client)
         folder, = self.lease_folders()
         shutil.rmtree(self.state / "st")
         for _ in range(2):  # to ask is not to use

@@ -98,6 +98,10 @@ class Lab(unittest.TestCase):
     def events(self):
         return [line["event"] for line in self.journal()]
 
+    def count_rows(self):
+        """Whole lines of a run that is still being written."""
+        return sum(path.read_bytes().count(b"\n") for path in self.run_folders()[-1].parent.glob("*/rows.jsonl"))
+
     def rows(self, folder=None):
         """Records of the last run, in a list per target."""
         folder = folder or self.run_folders()[-1].parent
@@ -150,6 +154,15 @@ class Lab(unittest.TestCase):
             except ProcessLookupError:
                 pass
         return process
+
+    def kill_all(self, client, *more):
+        """Client, reaper and worker at once: none sees the end of another."""
+        processes = [client.pid, *map(self.owner, ("reaper", "worker-0", *more))]
+        self.assertTrue(all(processes), self.logs())  # 0 would be this process's own group
+        for sign in (signal.SIGSTOP, signal.SIGKILL):
+            for process in processes:
+                os.kill(process, sign)
+        client.wait()
 
     def local(self, *words):
         """The same bench here, without remote."""

@@ -67,7 +67,7 @@ Host *
   StrictHostKeyChecking yes
 C
   for host in one two; do
-    for try in $(seq 50); do ssh -F "$lab/ssh_config" -o BatchMode=yes $host true 2>"$lab/why" && break; sleep 0.1; done
+    for try in $(seq 300); do ssh -F "$lab/ssh_config" -o BatchMode=yes $host true 2>"$lab/why" && break; sleep 0.1; done
     ssh -F "$lab/ssh_config" -o BatchMode=yes $host true || skip "sshd refuses the key: $(tail -n 1 "$lab/why")"
   done
 }
@@ -116,7 +116,7 @@ C
     --log-file="$lab/munge.log" --seed-file="$lab/munge.seed" >"$lab/why" 2>&1 || skip "munged: $(tail -n 1 "$lab/why")"
   slurmctld -f "$SLURM_CONF" >"$lab/why" 2>&1 || skip "slurmctld: $(tail -n 1 "$lab/why")"
   slurmd -N lab -f "$SLURM_CONF" >"$lab/why" 2>&1 || skip "slurmd: $(tail -n 1 "$lab/why")"
-  for try in $(seq 100); do sinfo -h -o %T 2>/dev/null | grep -q idle && return; sleep 0.1; done
+  for try in $(seq 600); do sinfo -h -o %T 2>/dev/null | grep -q idle && return; sleep 0.1; done
   skip "the node of Slurm is not idle: $(sinfo -h -o '%T %E' 2>&1 | tail -n 1)"
 }
 

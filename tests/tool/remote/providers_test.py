@@ -110,8 +110,10 @@ class Provider(unittest.TestCase):
         ran = self.bench(cloud, on, *words, "--detach", rows=400)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertTrue(comes(lambda: self.rows_here()), ran.stderr)
-        for lock in glob.glob(self.folder + "/state/attune/remote/*/*.lock"):
-            os.kill(int(self.text(lock)), signal.SIGKILL)
+        locks = glob.glob(self.folder + "/state/attune/remote/*/*.lock")
+        for sign in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees the end of another
+            for lock in locks:
+                os.kill(int(self.text(lock)), sign)
         shutil.rmtree(self.folder + "/state")
         ran = self.attune(cloud, "reap", "--on", on, *words)
         self.assertIn("is in use by another machine", ran.stderr)
@@ -210,8 +212,6 @@ class Prime(Provider):
     def test_reap_finds_what_a_lost_journal_left(self):
         self.reap_finds_what_a_lost_journal_left(self.cloud(), "prime:H200")
 
-    def test_offers_are_ranked_by_price_and_by_cost(self):
-        cloud = self.cloud(price=2.0)
     def test_reap_releases_what_appeared_after_its_run_and_nothing_of_another_name(self):
         cloud = self.cloud()
         self.expect_run(cloud, self.bench(cloud, "prime:H200"))
@@ -233,6 +233,8 @@ class Prime(Provider):
         self.assertIn("$2.40", ran.stdout)
         self.expect_clean(cloud)
 
+    def test_offers_are_ranked_by_price_and_by_cost(self):
+        cloud = self.cloud(price=2.0)
         line = "forward bf16 b1 h8 q4096 k4096 d128 causal"
         ran = self.attune(cloud, "offers", "--gpu", "H100,L4", "--json", "--", "bench", line, PATH=os.environ["PATH"])
         self.assertEqual(ran.returncode, 0, ran.stderr)
@@ -358,8 +360,6 @@ class Sky(Provider):
         self.reap_finds_what_a_lost_journal_left(self.cloud("sky"), "sky:fake", "--gpu", "H100")
 
 
-class Keys(Provider):
-    def test_a_planted_key_is_nowhere(self):
 # One row, and what the test wants besides.
 WRITER = """#!/bin/sh
 while [ $# -gt 0 ]; do
