@@ -43,6 +43,7 @@ struct Section {
 
 // An attribute of .nv.info: one byte of format, one of kind, and two that hold the size if the format is 4, else the
 // value.
+constexpr uint32_t kMostRegisters = 255;  // per thread, of every GPU
 enum : uint8_t { kMaxThreads = 0x05, kFrameSize = 0x11, kRegisters = 0x2f };
 template <class Each>
 void attributes(std::string_view info, Each each) {
@@ -100,6 +101,7 @@ Status read_cubin(std::string_view file, std::vector<KernelUsage>& out) {
     return Status::no("the cubin is truncated");
   for (size_t n = 0; n < sections.size(); ++n) sections[n].name = text_at(sections[names_at].bytes, name_offsets[n]);
 
+  uint32_t impossible = 0;  // registers
   std::map<std::string, KernelUsage> kernels;
   std::vector<std::string> symbols;  // by symbol index
   for (const Section& s : sections) {
@@ -134,11 +136,14 @@ Status read_cubin(std::string_view file, std::vector<KernelUsage>& out) {
         Bytes v{value};
         const auto symbol = v.at<uint32_t>(0), amount = v.at<uint32_t>(4);
         const auto k = symbol < symbols.size() ? kernels.find(symbols[symbol]) : kernels.end();
+        if (kind == kRegisters && amount > kMostRegisters) impossible = amount;
         if (k == kernels.end() || amount > 1u << 30) return;
         (kind == kRegisters ? k->second.registers : k->second.stack_bytes) = int(amount);
       });
     }
   }
+  if (impossible)
+    return Status::no("the cubin says ", impossible, " registers per thread; a GPU has at most ", kMostRegisters);
   for (auto& [symbol, kernel] : kernels)
     if (kernel.registers) out.push_back(std::move(kernel));  // device functions have no register entry
   return Status::good();

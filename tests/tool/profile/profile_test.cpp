@@ -91,6 +91,18 @@ TEST(Cubin, what_is_none_or_cut_off_is_a_sentence) {
   EXPECT_TRUE(all.empty());
 }
 
+// 2^22 registers of 1024 threads are 2^32 in a block, of which the occupancy was computed modulo 2^32: by 0.
+TEST(Cubin, more_registers_than_a_thread_has_are_refused) {
+  std::vector<KernelUsage> all;
+  EXPECT_EQ(read_cubin(cubin(1 << 22, 0, 1024, 0), all).message,
+            "the cubin says 4194304 registers per thread; a GPU has at most 255");
+  EXPECT_EQ(read_cubin(cubin(256, 0, 1024, 0), all).message,
+            "the cubin says 256 registers per thread; a GPU has at most 255");
+  EXPECT_TRUE(all.empty());
+  ASSERT_EQ(read_cubin(cubin(255, 0, 1024, 0), all).message, "");
+  EXPECT_EQ(occupancy(all.at(0)).blocks, 0);
+}
+
 TEST(Cubin, no_bytes_crash_the_reader) {
   std::mt19937 random(1);
   const std::string whole = cubin(168, 0, 384, 1024);
