@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -18,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kMostBefore = 99;
+constexpr const char* kStdout = "/dev/stdout";
 
 // `like`: see Replacement::Settings.
 Status replace(const std::string& path, const std::string& text, const Replacement::Settings& settings) {
@@ -29,7 +32,11 @@ Status replace(const std::string& path, const std::string& text, const Replaceme
 }
 
 Status write_in_place(const std::string& path, std::string_view text) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+  // Stdout itself: what is printed later follows. A second opening of a redirected file would begin at its first byte.
+  const bool is_stdout = path == kStdout;
+  if (is_stdout) std::fflush(stdout);
+  const int file = is_stdout ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
+                             : ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
   if (file < 0) return Status::no(path, ": cannot be written: ", std::strerror(errno));
   Status s;
   while (s.ok() && !text.empty()) {
@@ -70,6 +77,10 @@ Status replace_file(const std::string& given, const std::string& text, Before ke
     if (Status s = replace(as, old, {.follow_links = false, .like = path}); !s.ok()) return s;
   }
   return replace(path, text, {});
+}
+
+std::FILE* beside(const std::vector<std::string>& written) {
+  return std::count(written.begin(), written.end(), kStdout) ? stderr : stdout;
 }
 
 Status write_file(const std::string& path, const std::string& text) {

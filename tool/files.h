@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading and writing files without losing anything the user had; the file of this program.
 #pragma once
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ enum class Before { last, each };
 Status replace_file(const std::string& path, const std::string& text, Before = Before::last);
 // Replaces a file atomically; writes in place if `path` is a device or a pipe.
 Status write_file(const std::string& path, const std::string& text);
+// Where the sentences about these files go: to stderr if one of them is stdout.
+std::FILE* beside(const std::vector<std::string>& written);
 // Fails if a file to be written is also read, or is written twice. Empty names are ignored.
 Status are_apart(const std::vector<std::string>& written, const std::vector<std::string>& read);
 // Reads a whole text from a file or a pipe. A device, which may be endless, and a longer text are refused.

@@ -354,6 +354,12 @@ TEST(Cli, a_dash_is_stdin_and_stdout) {
   // What stdin comes from is never written.
   const std::string store = temporary("dash.db");
   ASSERT_EQ(attune_says({"store", records, "--db", store}).code, 0);
+  const Ran redirected = shell(command + " report " + records + " --csv - > " + store + ".csv");
+  EXPECT_TRUE(text_of(store + ".csv").starts_with("time,problem,")) << text_of(store + ".csv").substr(0, 80);
+  EXPECT_TRUE(has(redirected.err, "wrote /dev/stdout")) << redirected.err;
+  const std::string own = temporary("own.jsonl");
+  EXPECT_EQ(shell(command + " bench --len 16 --samples 6 --warm-up 1 --out - > " + own).code, 0);
+  EXPECT_EQ(attune_says({"verify", own}).code, 0) << text_of(own);
   const Ran page = shell(command + " history --db " + store + " --html - < " + records);
   EXPECT_TRUE(page.out.starts_with("<!")) << page.out.substr(0, 80) << page.err;
   EXPECT_TRUE(text_of(records) == before) << "stdin was overwritten";

@@ -297,6 +297,8 @@ void run(AskedBench& asked, const SettingsFile& settings, Context& context) {
   RecordFile file;
   if (!asked.out.empty())
     if (const Status s = file.open(asked.out); !s.ok()) return no(file.is_foreign() ? kFailed : kMachine, s);
+  // A table printed into the file that stdout was redirected to would begin at its first byte, over the records.
+  if (beside({asked.out}) == stderr) std::fflush(stdout), dup2(STDERR_FILENO, STDOUT_FILENO);
   if (file.was_torn()) fmt::print(stderr, "removed an incomplete line from the end of {}\n", asked.out);
 
   Tuned tuned;

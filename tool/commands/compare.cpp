@@ -127,16 +127,17 @@ void run(Asked& asked, Context& context) {
   if (!asked.markdown.empty()) s = write_file(asked.markdown, to_markdown(changes));
   if (s.ok() && !asked.junit.empty()) s = write_file(asked.junit, to_junit(changes, asked.settings));
   if (!s.ok()) return fail(context, kMachine, join("attune compare: ", s.message));
+  std::FILE* const to = beside({asked.markdown, asked.junit});
   if (context.json)
-    fmt::print("{}\n", as_json(changes, asked.settings).dump(2));
+    fmt::print(to, "{}\n", as_json(changes, asked.settings).dump(2));
   else
-    fmt::print("{}", to_text(changes, {.colour = colour_wanted(context.terminal), .all = asked.all,
+    fmt::print(to, "{}", to_text(changes, {.colour = colour_wanted(context.terminal), .all = asked.all,
                                        .order = order_of(asked.sort), .filter = asked.filter,
                                        .width = terminal_width(STDOUT_FILENO)}));
   if (asked.github) {
     // With --json stdout holds one document; GitHub reads annotations from either stream.
     std::fflush(stdout);
-    std::fputs(to_annotations(changes, asked.settings).c_str(), context.json ? stderr : stdout);
+    std::fputs(to_annotations(changes, asked.settings).c_str(), context.json ? stderr : to);
   }
   if (const int bad = changes.regressions(asked.settings))
     fail(context, kFailed, fmt::format("attune compare: {} of {} {}", bad, counted(changes.counted(), "row"),

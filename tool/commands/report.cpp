@@ -49,6 +49,7 @@ void run(const Asked& asked, Context& context) {
   const Report report = make_report(sources);
   if (const Status s = write(asked, report, sources.records); !s.ok())
     return fail(context, kMachine, join("attune report: ", s.message));
+  std::FILE* const to = beside({asked.html, asked.markdown, asked.csv});
   if (context.json) {
     Json advice = Json::array();
     for (const Advice& a : report.advice)
@@ -56,14 +57,14 @@ void run(const Asked& asked, Context& context) {
     const Json j = {{"records", sources.records.size()}, {"verdicts", report.verdicts}, {"advice", advice},
                     {"caveats", report.caveats}, {"html", asked.html}, {"markdown", asked.markdown},
                     {"csv", asked.csv}};
-    fmt::print("{}\n", j.dump(2));
+    fmt::print(to, "{}\n", j.dump(2));
   } else if (asked.html.empty() && asked.markdown.empty() && asked.csv.empty()) {
     keep_lines_whole(), fmt::print("{}", to_markdown(report));
   } else {
-    for (const std::string& s : report.verdicts) fmt::print("{}\n", s);
-    for (const Advice& a : report.advice) fmt::print("{}: {}\n", a.use, a.sentence);
+    for (const std::string& s : report.verdicts) fmt::print(to, "{}\n", s);
+    for (const Advice& a : report.advice) fmt::print(to, "{}: {}\n", a.use, a.sentence);
     for (const std::string& path : {asked.html, asked.markdown, asked.csv})
-      if (!path.empty()) fmt::print("wrote {}\n", path);
+      if (!path.empty()) fmt::print(to, "wrote {}\n", path);
   }
 }
 

@@ -205,14 +205,15 @@ void history(const Asked& asked, Context& context) {
   const bool pages = !asked.html.empty() || !asked.markdown.empty();
   const Report report = pages ? history_report(trends, db.left_out()) : Report{};
   if (const Status s = write_pages(asked, report); !s.ok()) return no(kMachine, s);
+  std::FILE* const to = beside({asked.html, asked.markdown});
   if (context.json) {
     Json document = Json::array();
     for (const Trend& t : trends) document.push_back(as_json(t));
-    fmt::print("{}\n", document.dump(2));
+    fmt::print(to, "{}\n", document.dump(2));
   } else if (pages) {
-    for (const std::string& s : report.verdicts) fmt::print("{}\n", s);
+    for (const std::string& s : report.verdicts) fmt::print(to, "{}\n", s);
     for (const std::string& path : {asked.html, asked.markdown})
-      if (!path.empty()) fmt::print("wrote {}\n", path);
+      if (!path.empty()) fmt::print(to, "wrote {}\n", path);
   } else {
     const std::string shared = shared_end(trends);
     if (!shared.empty()) fmt::print("{}\n\n", std::string_view(shared).substr(3));
