@@ -9,8 +9,8 @@
 namespace attune {
 
 // Fails if rows of this problem cannot be sampled. Variants that can: native sparse attention with mean or no
-// compression, dilated attention with one softmax per row, formulas, and adaptive forwards. The lists and scores that an
-// adaptive forward wrote are taken as given.
+// compression, dilated attention with one softmax per row, formulas, and adaptive forwards. The lists and scores that
+// an adaptive forward wrote are taken as given.
 Status can_draw(const Problem&);
 
 Checked spot_check(const Problem&, const Args&, uint64_t seed, int rows = 24);
