@@ -27,14 +27,33 @@ const Family* family_of(std::string_view word) {
   return nullptr;
 }
 
+constexpr int kMostWidth = 1 << 24, kMostLayers = 1 << 16;
+constexpr double kMostParameters = 0x1p48;
+
+// In double: sizes of 2^30 each would overflow.
+double parameters_about(const Config& c) {
+  const double heads = (2. * c.heads + 2. * c.heads_kv) * c.dim, ffn = (c.gated ? 3. : 2.) * c.ffn;
+  return (2. * c.vocab + (c.learned_positions ? c.positions : 0) + c.layers * (heads + ffn)) * c.embed;
+}
+
+void check_sizes(Fields& f, const Config& c) {
+  const auto most = [&](const char* what, double size, int limit) {
+    if (size > limit) f.refuse(what, " of ", size, " given; at most ", limit, " are accepted");
+  };
+  most("a width", c.embed, kMostWidth), most("a feed-forward width", c.ffn, kMostWidth);
+  most("heads x head_dim", double(c.heads) * c.dim, kMostWidth), most("layers", c.layers, kMostLayers);
+  if (const double all = parameters_about(c); all > kMostParameters)
+    f.refuse("about ", all, " parameters given; at most 2^48 are accepted");
+}
+
 void check(Fields& f, const Config& c) {
   if (c.heads % c.heads_kv) f.refuse(c.heads, " heads are not a multiple of ", c.heads_kv, " key and value heads");
   if (c.rotary.dims % 2 || c.rotary.dims > c.dim)
     f.refuse(c.rotary.dims, " rotary dims are not an even number of ", c.dim, " at most");
   if (!(c.eps >= 0) || !(c.softcap >= 0) || !(c.final_softcap >= 0)) f.refuse("eps or a softcap is below 0");
   if (!(c.rotary.theta > 0) || !(c.rotary.factor > 0)) f.refuse("theta or the factor of rotary is not above 0");
-  if (c.window < 0) f.refuse("sliding_window is below 0");
   if (f.has("quantization_config")) f.refuse("quantization_config is not accepted; weights are f32, f16 or bf16");
+  check_sizes(f, c);
 }
 
 }  // namespace
@@ -57,10 +76,18 @@ int64_t Config::parameters() const {
   return bias_head ? all + vocab : all;
 }
 
-int head_dim_of(Fields& f, const Config& c) {
-  if (f.has("head_dim")) return f.integer("head_dim", 1, 64);
+int divided_width(Fields& f, const Config& c) {
   if (f.failed.ok() && c.embed % c.heads) f.refuse("width ", c.embed, " is not divisible by ", c.heads, " heads");
-  return std::max(1, c.embed / std::max(1, c.heads));
+  const int dim = std::max(1, c.embed / c.heads), given = f.integer("head_dim", 1, dim);
+  if (given != dim) f.refuse("head_dim = ", given, " is not width ", c.embed, " / ", c.heads, " heads");
+  return dim;
+}
+
+int size_of_either(Fields& f, std::string_view name, std::string_view other, int64_t otherwise) {
+  if (!f.has(name)) return f.integer(other, 1, otherwise);
+  const int size = f.integer(name, 1, otherwise), same = f.integer(other, 1, size);
+  if (size != same) f.refuse(name, " = ", size, " disagrees with ", other, " = ", same);
+  return size;
 }
 
 Act act_of(Fields& f, std::string_view name, std::string_view otherwise) {
@@ -73,40 +100,96 @@ Act act_of(Fields& f, std::string_view name, std::string_view otherwise) {
   return Act::relu;
 }
 
-RotaryShape rotary_of(Fields& f, int dim, double fraction, Pairs pairs) {
-  const bool modern = f.has("rope_parameters");
-  Fields r = f.object(modern ? "rope_parameters" : "rope_scaling");
-  RotaryShape all{.pairs = pairs, .theta = modern ? r.number("rope_theta", 10000) : f.number("rope_theta", 10000)};
-  const double part = modern ? r.number("partial_rotary_factor", fraction) : fraction;
-  all.dims = part > 0 && part <= 1 ? int(dim * part) : 0;
-  if (!all.dims) f.refuse("a rotary fraction of ", part, " is not above 0 and at most 1");
+namespace {
+
+// A number that a file may give in several places, where all agree.
+struct Agreed {
+  Fields& file;
+  double value;
+  std::string_view first{};
+  void take(Fields& from, std::string_view name) {
+    if (name.empty() || !from.has(name)) return;
+    const double x = from.number(name, value);
+    if (!first.empty() && x != value) file.refuse(name, " = ", x, " disagrees with ", first, " = ", value);
+    first = name, value = x;
+  }
+  // Of a name that transformers does not read here.
+  void is_what_they_say(Fields& from, std::string_view name) {
+    const double x = from.number(name, value);
+    if (x != value) file.refuse(name, " = ", x, " is not accepted; it is ", value);
+  }
+};
+
+void scaling_of(Fields& f, Fields& r, const Config& c, RotaryShape& all) {
   const std::string type = r.text("rope_type", r.text("type", "default"));
-  all.factor = r.number("factor", 1);
   if (type == "linear") all.scaling = Scaling::linear;
   else if (type == "llama3") all.scaling = Scaling::llama3;
   else if (type != "default") f.refuse("rope_type '", type, "' is not one of default, linear, llama3");
+  if (const std::string other = r.text("type", type); other != type)
+    f.refuse("rope_type '", type, "' disagrees with type '", other, "'");
+  constexpr std::string_view kKnown[] = {
+      "rope_theta", "partial_rotary_factor", "rope_type",        "type",
+      "factor",     "low_freq_factor",       "high_freq_factor", "original_max_position_embeddings"};
+  for (const auto& [name, value] : r.members())
+    if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
+      r.refuse("'", name, "' is not accepted");
+  const bool llama3 = all.scaling == Scaling::llama3;
+  for (const std::string_view name : {"factor", "low_freq_factor", "high_freq_factor"})
+    if (all.scaling != Scaling::none && !r.has(name) && (llama3 || name == "factor")) r.refuse(name, " is missing");
+  all.factor = r.number("factor", 1);
+  if (all.scaling == Scaling::none && all.factor != 1)
+    r.refuse("factor = ", all.factor, " is for a rope_type of linear or llama3");
   all.low_factor = r.number("low_freq_factor", 1), all.high_factor = r.number("high_freq_factor", 4);
-  all.original = r.number("original_max_position_embeddings", 8192);
-  if (all.scaling == Scaling::llama3 && !(all.high_factor > all.low_factor && all.low_factor > 0 && all.original > 0))
+  Agreed original{f, double(c.positions)};
+  original.take(r, "original_max_position_embeddings"), original.take(f, "original_max_position_embeddings");
+  all.original = original.value;
+  if (llama3 && !(all.high_factor > all.low_factor && all.low_factor > 0))
     f.refuse("high_freq_factor is not above low_freq_factor");
+  if (llama3 && !(all.original > 0)) f.refuse("original_max_position_embeddings is not above 0");
+}
+
+}  // namespace
+
+RotaryShape rotary_of(Fields& f, const Config& c, const RotaryNames& older) {
+  if (f.has("rope_parameters") && f.has("rope_scaling")) f.refuse("rope_parameters and rope_scaling are both given");
+  Fields r = f.object(f.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  RotaryShape all{.pairs = Pairs::halves};
+  scaling_of(f, r, c, all);
+  Agreed theta{f, all.theta}, part{f, older.otherwise};
+  theta.take(r, "rope_theta"), part.take(r, "partial_rotary_factor");
+  if (older.theta.empty()) theta.take(f, "rope_theta");
+  theta.take(f, older.theta), part.take(f, older.share);
+  theta.is_what_they_say(f, "rope_theta"), part.is_what_they_say(f, "partial_rotary_factor");
+  all.theta = theta.value;
+  if (older.share.empty() && part.value != 1)
+    f.refuse("partial_rotary_factor = ", part.value, " is not accepted; it is 1");
+  all.dims = part.value > 0 && part.value <= 1 ? int(c.dim * part.value) : 0;
+  if (!all.dims) f.refuse("a rotary fraction of ", part.value, " is not above 0 and at most 1");
   if (!r.failed.ok() && f.failed.ok()) f.failed = r.failed;
   return all;
 }
 
 void windows_of(Fields& f, Config& c, Windows kind) {
-  c.window = f.integer("sliding_window", 0, 0);
-  c.windowed.assign(size_t(c.layers), kind == Windows::all && c.window > 0);
-  if (kind == Windows::alternating && c.window)
-    for (int n = 0; n < c.layers; n += 2) c.windowed[size_t(n)] = true;
+  constexpr int kWindow = 4096;
+  const bool used = kind != Windows::late || f.truth("use_sliding_window", false);
+  c.window = used && !f.is_null("sliding_window") ? f.integer("sliding_window", 1, kWindow) : 0;
+  const int late = kind == Windows::late ? f.integer("max_window_layers", 0, 28) : 0;
+  c.windowed.assign(size_t(c.layers), false);
+  for (int n = 0; c.window && n < c.layers; ++n)
+    c.windowed[size_t(n)] = kind == Windows::all || (kind == Windows::late ? n >= late : n % 2 == 0);
   const Json* const types = f.list("layer_types");
   if (!types) return;
   if (types->items.size() != size_t(c.layers))
     f.refuse("layer_types has ", types->items.size(), " entries for ", c.layers, " layers");
   for (size_t n = 0; f.failed.ok() && n < types->items.size(); ++n) {
     const std::string& type = types->items[n].text;
-    if (type != "full_attention" && type != "sliding_attention")
+    const bool windowed = type == "sliding_attention";
+    if (type != "full_attention" && !windowed)
       f.refuse("layer_types has '", type, "', not full_attention or sliding_attention");
-    c.windowed[n] = type == "sliding_attention" && c.window > 0;
+    if (windowed && !c.window) f.refuse("layer_types has sliding_attention, and there is no sliding_window");
+    if (kind == Windows::all && windowed != c.windowed[n])
+      f.refuse("layer_types and sliding_window disagree about layer ", n);
+    c.windowed[n] = windowed;
   }
 }
 
@@ -128,10 +211,6 @@ Status read_config(std::string_view text, const std::string& who, Config& out) {
   if (f.failed.ok()) check(f, c);
   if (!f.failed.ok()) return f.failed;
   c.windowed.resize(size_t(c.layers), false);
-  if (const Json* const ends = json.find("eos_token_id")) {
-    if (ends->kind == JsonKind::number) c.ends = {int(ends->number)};
-    for (const Json& one : ends->items) c.ends.push_back(int(one.number));
-  }
   out = std::move(c);
   return Status::good();
 }
@@ -150,6 +229,13 @@ Status find_config(const std::string& what, Config& out) {
   if (Status s = read_limited(path, {.most_bytes = kMostConfig}, text); !s.ok()) return s.after(path, ": ");
   Status s = read_config(text, path, out);
   return out.name = what, s;
+}
+
+bool is_known_model(std::string_view name) {
+  for (const Family* f : kFamilies)
+    for (const KnownModel& k : f->known)
+      if (k.name == name) return true;
+  return false;
 }
 
 std::string known_models() {

@@ -58,8 +58,7 @@ struct Config {
   double scale = 0;              // of the scores; 0: 1 / sqrt(dim)
   double softcap = 0, final_softcap = 0;
   double embed_scale = 1;
-  bool tied = false;             // the head is the embedding
-  std::vector<int> ends{};       // tokens that end a text
+  bool tied = false;  // the head is the embedding
   Names names{};
   std::string json{};            // the text it was read from, which a checkpoint keeps
 
@@ -72,6 +71,7 @@ struct Config {
 Status read_config(std::string_view text, const std::string& who, Config& out);
 // A known name ("llama-2-7b"), a config.json, or a folder with one.
 Status find_config(const std::string& what, Config& out);
+bool is_known_model(std::string_view name);
 std::string known_models();  // "gpt2-124m, gpt2-355m, ..."
 std::vector<Config> all_known();
 

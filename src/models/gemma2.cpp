@@ -9,11 +9,16 @@ namespace attune::models {
 namespace {
 
 void read(Fields& f, Config& c) {
-  read_llama_like(f, c);
+  read_llama_like(f, c, {.heads_kv = 4, .dim = 256});
   c.act = act_of(f, "hidden_activation", "gelu_pytorch_tanh"), c.norm_adds_one = c.post_norms = true;
   c.bias_qkv = c.bias_out = f.truth("attention_bias", false);
-  c.softcap = f.number("attn_logit_softcapping", 0), c.final_softcap = f.number("final_logit_softcapping", 0);
-  c.scale = 1 / std::sqrt(f.number("query_pre_attn_scalar", 256)), c.embed_scale = std::sqrt(double(c.embed));
+  const auto cap = [&](std::string_view name, double otherwise) {
+    return f.is_null(name) ? 0 : f.number(name, otherwise);
+  };
+  c.softcap = cap("attn_logit_softcapping", 50), c.final_softcap = cap("final_logit_softcapping", 30);
+  const double scalar = f.number("query_pre_attn_scalar", 256);
+  if (!(scalar > 0)) f.refuse("query_pre_attn_scalar = ", scalar, " is not above 0");
+  c.scale = 1 / std::sqrt(scalar), c.embed_scale = std::sqrt(double(c.embed));
   c.tied = f.truth("tie_word_embeddings", true);
   windows_of(f, c, Windows::alternating);
   if (f.truth("use_bidirectional_attention", false)) f.refuse("use_bidirectional_attention is not accepted");

@@ -7,9 +7,10 @@ namespace attune::models {
 namespace {
 
 void read(Fields& f, Config& c) {
-  c.vocab = f.integer("vocab_size", 1, 50257), c.embed = f.integer("n_embd", 1, 768);
-  c.layers = f.integer("n_layer", 1, 12), c.heads = c.heads_kv = f.integer("n_head", 1, 12);
-  c.positions = f.integer("n_positions", 1, 1024), c.dim = head_dim_of(f, c);
+  c.vocab = f.integer("vocab_size", 1, 50257), c.embed = size_of_either(f, "n_embd", "hidden_size", 768);
+  c.layers = size_of_either(f, "n_layer", "num_hidden_layers", 12);
+  c.heads = c.heads_kv = size_of_either(f, "n_head", "num_attention_heads", 12);
+  c.positions = size_of_either(f, "n_positions", "max_position_embeddings", 1024), c.dim = divided_width(f, c);
   c.ffn = f.integer("n_inner", 1, int64_t(4) * c.embed);
   c.eps = f.number("layer_norm_epsilon", 1e-5), c.act = act_of(f, "activation_function", "gelu_new");
   c.bias_qkv = c.bias_out = c.bias_mlp = c.learned_positions = true;

@@ -7,13 +7,15 @@ namespace attune::models {
 namespace {
 
 void read(Fields& f, Config& c) {
-  c.vocab = f.integer("vocab_size", 1, 50400), c.embed = f.integer("n_embd", 1, 4096);
-  c.layers = f.integer("n_layer", 1, 28), c.heads = c.heads_kv = f.integer("n_head", 1, 16);
-  c.positions = f.integer("n_positions", 1, 2048), c.dim = head_dim_of(f, c);
+  c.vocab = f.integer("vocab_size", 1, 50400), c.embed = size_of_either(f, "n_embd", "hidden_size", 4096);
+  c.layers = size_of_either(f, "n_layer", "num_hidden_layers", 28);
+  c.heads = c.heads_kv = size_of_either(f, "n_head", "num_attention_heads", 16);
+  c.positions = size_of_either(f, "n_positions", "max_position_embeddings", 2048), c.dim = divided_width(f, c);
   c.ffn = f.integer("n_inner", 1, int64_t(4) * c.embed);
   c.eps = f.number("layer_norm_epsilon", 1e-5), c.act = act_of(f, "activation_function", "gelu_new");
   c.bias_mlp = true, c.residual = Residual::parallel_one_norm;
-  c.rotary = {.dims = f.has("rotary_dim") ? f.integer("rotary_dim", 2, 64) : c.dim, .pairs = Pairs::adjacent};
+  if (f.is_null("rotary_dim")) f.refuse("rotary_dim is null; it is a number of dims");
+  c.rotary = {.dims = f.integer("rotary_dim", 2, 64), .pairs = Pairs::adjacent};
   c.tied = f.truth("tie_word_embeddings", false), c.bias_head = true;
 }
 

@@ -10,11 +10,10 @@ void read(Fields& f, Config& c) {
   c.vocab = f.integer("vocab_size", 1, 50432), c.embed = f.integer("hidden_size", 1, 6144);
   c.layers = f.integer("num_hidden_layers", 1, 44), c.heads = c.heads_kv = f.integer("num_attention_heads", 1, 64);
   c.ffn = f.integer("intermediate_size", 1, 24576), c.positions = f.integer("max_position_embeddings", 1, 2048);
-  c.dim = head_dim_of(f, c), c.eps = f.number("layer_norm_eps", 1e-5), c.act = act_of(f, "hidden_act", "gelu");
+  c.dim = divided_width(f, c), c.eps = f.number("layer_norm_eps", 1e-5), c.act = act_of(f, "hidden_act", "gelu");
   c.residual = f.truth("use_parallel_residual", true) ? Residual::parallel : Residual::serial;
   c.bias_qkv = c.bias_out = f.truth("attention_bias", true), c.bias_mlp = true;
-  c.rotary = rotary_of(f, c.dim, f.number("rotary_pct", 0.25), Pairs::halves);
-  if (f.has("rotary_emb_base") && !f.has("rope_parameters")) c.rotary.theta = f.number("rotary_emb_base", 10000);
+  c.rotary = rotary_of(f, c, {.theta = "rotary_emb_base", .share = "rotary_pct", .otherwise = 0.25});
   c.tied = f.truth("tie_word_embeddings", false);
 }
 

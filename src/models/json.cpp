@@ -90,6 +90,7 @@ struct Reader {
     if (++depth > kDeepest) miss("at most 64 levels");
     Json j;
     if (!fine()) return j;
+    const size_t begin = at;
     if (take('{')) {
       j.kind = JsonKind::object;
       if (!take('}')) members(j);
@@ -109,7 +110,7 @@ struct Reader {
     } else if (!take_word("null")) {
       j = number();
     }
-    --depth;
+    --depth, j.at = begin, j.end = at;
     return j;
   }
   void members(Json& j) {
@@ -173,9 +174,15 @@ std::string Fields::text(std::string_view name, std::string_view otherwise) {
 
 const Json* Fields::list(std::string_view name) { return get(name, JsonKind::list, "a list"); }
 
-Fields Fields::object(std::string_view name) const {
+bool Fields::is_null(std::string_view name) const {
+  for (const auto& [member, value] : object_.members)
+    if (member == name) return value.kind == JsonKind::null;
+  return false;
+}
+
+Fields Fields::object(std::string_view name) {
   static const Json kNone{.kind = JsonKind::object};
-  const Json* const found = object_.find(name);
+  const Json* const found = get(name, JsonKind::object, "an object");
   return Fields(found ? *found : kNone, join(who_, ": ", name));
 }
 

@@ -21,6 +21,7 @@ struct Json {
   std::string text{};
   std::vector<Json> items{};
   std::vector<std::pair<std::string, Json>> members{};  // in the order of the file; names are unique
+  size_t at = 0, end = 0;                               // bytes of the text
 
   // A member of an object; null if there is none, or if its value is null.
   const Json* find(std::string_view name) const;
@@ -34,12 +35,14 @@ class Fields {
  public:
   Fields(const Json& object, std::string who) : object_(object), who_(std::move(who)) {}
   bool has(std::string_view name) const { return object_.find(name); }
+  bool is_null(std::string_view name) const;  // there, and null
+  const std::vector<std::pair<std::string, Json>>& members() const { return object_.members; }
   int integer(std::string_view name, int least, int64_t otherwise);  // -1 as default: required
   double number(std::string_view name, double otherwise);
   bool truth(std::string_view name, bool otherwise);
   std::string text(std::string_view name, std::string_view otherwise);
   const Json* list(std::string_view name);  // null if there is none
-  Fields object(std::string_view name) const;  // empty if there is none
+  Fields object(std::string_view name);     // empty if there is none
   // Keeps the first refusal.
   template <class... Part>
   void refuse(const Part&... why) {

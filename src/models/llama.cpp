@@ -9,17 +9,18 @@ namespace {
 void read_llama(Fields& f, Config& c) {
   read_llama_like(f, c);
   c.bias_qkv = c.bias_out = f.truth("attention_bias", false), c.bias_mlp = f.truth("mlp_bias", false);
+  if (f.has("sliding_window")) f.refuse("sliding_window is not accepted for llama");
 }
 
 void read_mistral(Fields& f, Config& c) {
-  read_llama_like(f, c);
+  read_llama_like(f, c, {.heads_kv = 8});
   windows_of(f, c, Windows::all);
 }
 
 void read_qwen2(Fields& f, Config& c) {
-  read_llama_like(f, c);
+  read_llama_like(f, c, {.heads_kv = 32});
   c.bias_qkv = true;
-  if (f.truth("use_sliding_window", false)) f.refuse("use_sliding_window = true is not accepted");
+  windows_of(f, c, Windows::late);
 }
 
 constexpr KnownModel kKnownLlama[] = {
@@ -57,14 +58,19 @@ const Names kLlamaNames{
     .k = "self_attn.k_proj", .v = "self_attn.v_proj", .out = "self_attn.o_proj", .norm2 = "post_attention_layernorm",
     .post1 = "", .post2 = "", .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"};
 
-void read_llama_like(Fields& f, Config& c) {
+void read_llama_like(Fields& f, Config& c, const LlamaDefaults& otherwise) {
   c.vocab = f.integer("vocab_size", 1, -1), c.embed = f.integer("hidden_size", 1, -1);
   c.layers = f.integer("num_hidden_layers", 1, -1), c.heads = f.integer("num_attention_heads", 1, -1);
-  c.heads_kv = f.integer("num_key_value_heads", 1, c.heads), c.ffn = f.integer("intermediate_size", 1, -1);
-  c.positions = f.integer("max_position_embeddings", 1, -1), c.dim = head_dim_of(f, c);
+  const bool as_heads = !otherwise.heads_kv || f.is_null("num_key_value_heads");
+  c.heads_kv = f.integer("num_key_value_heads", 1, as_heads ? c.heads : otherwise.heads_kv);
+  c.ffn = f.integer("intermediate_size", 1, -1), c.positions = f.integer("max_position_embeddings", 1, -1);
+  if (f.has("head_dim") || otherwise.dim)
+    c.dim = f.integer("head_dim", 1, otherwise.dim);
+  else
+    c.dim = divided_width(f, c);
   c.norm = NormKind::rms, c.eps = f.number("rms_norm_eps", 1e-6);
   c.act = act_of(f, "hidden_act", "silu"), c.gated = true;
-  c.rotary = rotary_of(f, c.dim, 1, Pairs::halves), c.tied = f.truth("tie_word_embeddings", false);
+  c.rotary = rotary_of(f, c), c.tied = f.truth("tie_word_embeddings", false);
 }
 
 const Family kLlama{.word = "llama", .read = read_llama, .names = kLlamaNames, .known = kKnownLlama};
