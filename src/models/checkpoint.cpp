@@ -99,6 +99,21 @@ struct Shards {
   }
 };
 
+// A head beside a tied embedding: transformers would not tie two that differ.
+Status is_same(const std::string& folder, const std::string& name, std::pair<const TensorFile*, const FileTensor*> head,
+               std::pair<const TensorFile*, const FileTensor*> embed) {
+  const auto no = [&](const auto&... why) { return Status::no(folder, ": '", name, "' ", why...); };
+  const FileTensor &a = *head.second, &b = *embed.second;
+  if (a.shape != b.shape) return no("is ", text(a.shape), ", not ", text(b.shape));
+  if (dtype_of(a.dtype) == DType::none) return no("is ", a.dtype, ", not one of F64, F32, F16, BF16");
+  size_t count = 1;
+  for (const int64_t n : a.shape) count *= size_t(n);
+  std::vector<float> left(count), right(count);
+  if (Status s = head.first->read(a, DType::f32, left.data()); !s.ok()) return s;
+  if (Status s = embed.first->read(b, DType::f32, right.data()); !s.ok()) return s;
+  return left == right ? Status::good() : no("differs from the embedding, which tie_word_embeddings makes the head");
+}
+
 Status fit(const Model& model, const std::string& folder, Shards& shards,
            std::vector<std::pair<const TensorFile*, const FileTensor*>>& found) {
   const Config& c = model.config();
@@ -116,26 +131,53 @@ Status fit(const Model& model, const std::string& folder, Shards& shards,
   }
   for (const auto& [name, tensor] : shards.tensors) {
     const bool head = c.tied && name == join(c.names.head, ".weight");
+    if (head)
+      if (Status s = is_same(folder, name, tensor, found[0]); !s.ok()) return s;  // the first is the embedding
     if (!known.contains(name) && !head && !is_buffer(name))
       return Status::no(folder, ": holds '", name, "', which is not a parameter of its config.json");
   }
   return Status::good();
 }
 
-// What a folder holds beside a checkpoint stays: its files are linked into the new one.
-Status keep_others(const std::string& old, const std::string& made) {
+bool is_number(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == text.npos; }
+
+// model.safetensors, or model-00001-of-00002.safetensors.
+bool is_shard(std::string_view name) {
+  constexpr std::string_view kBegin = "model-", kMiddle = "-of-", kEnd = ".safetensors";
+  if (name == kOneFile) return true;
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return false;
+  name = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
+  const size_t middle = name.find(kMiddle);
+  return middle != name.npos && is_number(name.substr(0, middle)) && is_number(name.substr(middle + kMiddle.size()));
+}
+
+// What a folder holds beside a checkpoint stays: `keep` is called with its files.
+template <class F>
+Status each_other(const std::string& old, F keep) {
   std::error_code error;
   for (fs::directory_iterator at(old, error), end; !error && at != end; at.increment(error)) {
     const fs::directory_entry& entry = *at;
     const std::string name = entry.path().filename();
-    if (name == "config.json" || name == kIndex || name.ends_with(".safetensors")) continue;
+    if (name == "config.json" || name == kIndex || is_shard(name)) continue;
     std::error_code e;
     if (!entry.is_regular_file(e) || entry.is_symlink(e))
       return Status::no(old, ": holds '", name, "', which is not a file; save to a folder with files alone");
-    if (linkat(AT_FDCWD, entry.path().c_str(), AT_FDCWD, join(made, "/", name).c_str(), 0))
-      return Status::no(old, ": '", name, "' cannot be kept: ", std::strerror(errno));
+    if (Status s = keep(entry.path(), name); !s.ok()) return s;
   }
   return error ? Status::no(old, ": ", error.message()) : Status::good();
+}
+
+// Links them into the new folder, which takes the mode of the old.
+Status keep_others(const std::string& old, const std::string& made) {
+  Status s = each_other(old, [&](const fs::path& path, const std::string& name) {
+    if (linkat(AT_FDCWD, path.c_str(), AT_FDCWD, join(made, "/", name).c_str(), 0))
+      return Status::no(old, ": '", name, "' cannot be kept: ", std::strerror(errno));
+    return Status::good();
+  });
+  struct stat about{};
+  if (s.ok() && !stat(old.c_str(), &about) && chmod(made.c_str(), about.st_mode & 07777))
+    s = Status::no(made, ": ", std::strerror(errno));
+  return s;
 }
 
 // Folders that killed processes left beside the target.
@@ -147,7 +189,8 @@ void sweep(const std::string& folder) {
   for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
     if (!name.starts_with(begin)) continue;
-    const int owner = std::atoi(name.c_str() + begin.size());
+    const std::string number = name.substr(begin.size());
+    const int owner = is_number(number) && number.size() <= 9 ? std::atoi(number.c_str()) : 0;
     if (owner > 0 && kill(owner, 0) && errno == ESRCH) {
       std::error_code ignored;
       fs::remove_all(at->path(), ignored);
@@ -189,6 +232,20 @@ Status write_shard(const Model& model, const std::string& folder, const Shard& s
   return s.after(path, ": ");
 }
 
+// A config.json of weights in this dtype: transformers loads them in the dtype that it names.
+std::string with_dtype(const std::string& text, DType dtype) {
+  Json json;
+  if (!read_json(text, json).ok()) return text;
+  std::string out = text;
+  for (auto at = json.members.rbegin(); at != json.members.rend(); ++at)
+    if ((at->first == "dtype" || at->first == "torch_dtype") && at->second.kind == JsonKind::text)
+      out.replace(at->second.at, at->second.end - at->second.at,
+                  dtype == DType::f32   ? "\"float32\""
+                  : dtype == DType::f16 ? "\"float16\""
+                                        : "\"bfloat16\"");
+  return out;
+}
+
 std::vector<Shard> divide(const Model& model, uint64_t most) {
   std::vector<Shard> shards(1);
   for (const ModelParameter& p : model.parameters()) {
@@ -219,7 +276,25 @@ Status write_all(const Model& model, const std::string& folder, uint64_t most) {
                                                               "},\n  \"weight_map\": {\n", map, "\n  }\n}\n"));
         !s.ok())
       return s;
-  return write_file(join(folder, "/config.json"), model.config().json);
+  return write_file(join(folder, "/config.json"), with_dtype(model.config().json, model.dtype()));
+}
+
+// Where a checkpoint of this name goes, behind links, and whether there is one already.
+struct Target {
+  std::string path{};
+  bool there = false;
+};
+
+Status find_target(const std::string& folder, Target& out) {
+  if (Status s = behind_links(folder, out.path); !s.ok()) return s.after(folder, ": ");
+  while (out.path.size() > 1 && out.path.ends_with('/')) out.path.pop_back();
+  std::error_code error;
+  out.there = fs::exists(out.path, error);
+  if (!out.there) return Status::good();
+  if (!fs::is_directory(out.path, error)) return Status::no(folder, ": is not a folder");
+  if (!fs::is_empty(out.path, error) && !fs::exists(join(out.path, "/config.json"), error))
+    return Status::no(folder, ": holds files and no config.json; save to a new folder or to a checkpoint's");
+  return each_other(out.path, [](const auto&, const auto&) { return Status::good(); });
 }
 
 }  // namespace
@@ -245,15 +320,41 @@ Status load_checkpoint(Model& model, const std::string& folder) {
   return Status::good();
 }
 
-Status save_checkpoint(const Model& model, const std::string& folder, const SaveSettings& settings) {
-  std::string target;
-  if (Status s = behind_links(folder, target); !s.ok()) return s.after(folder, ": ");
-  while (target.size() > 1 && target.ends_with('/')) target.pop_back();
+Status has_weights(const std::string& folder, bool& out) {
   std::error_code error;
-  const bool there = fs::exists(target, error);
-  if (there && !fs::is_directory(target, error)) return Status::no(folder, ": is not a folder");
-  if (there && !fs::is_empty(target, error) && !fs::exists(join(target, "/config.json"), error))
-    return Status::no(folder, ": holds files and no config.json; save to a new folder or to a checkpoint's");
+  out = false;
+  for (const char* const name : {kOneFile, kIndex}) out = out || fs::exists(fs::path(folder) / name, error);
+  if (out) return Status::good();
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    bool weights = is_shard(name) || name.ends_with(".gguf");
+    for (const std::string_view begin : {"pytorch_model", "tf_model", "flax_model", "consolidated"})
+      weights = weights || name.starts_with(begin);
+    if (weights)
+      return Status::no(folder, ": holds '", name, "', but neither ", kOneFile, " nor ", kIndex,
+                        "; weights are read from these alone");
+  }
+  return Status::good();
+}
+
+Status can_save(const std::string& folder) {
+  Target target;
+  if (Status s = find_target(folder, target); !s.ok()) return s;
+  // The nearest folder above that exists: what is missing is made in it.
+  fs::path above = fs::path(target.path).parent_path();
+  std::error_code error;
+  while (!above.empty() && !fs::exists(above, error)) above = above.parent_path();
+  if (above.empty()) above = ".";
+  if (!fs::is_directory(above, error)) return Status::no(folder, ": ", above.string(), " is not a folder");
+  return access(above.c_str(), W_OK) ? Status::no(folder, ": ", above.string(), ": ", std::strerror(errno))
+                                     : Status::good();
+}
+
+Status save_checkpoint(const Model& model, const std::string& folder, const SaveSettings& settings) {
+  Target old;
+  if (Status s = find_target(folder, old); !s.ok()) return s;
+  const auto& [target, there] = old;
+  std::error_code error;
   sweep(target);
   const std::string made = join(target, ".saving-", int64_t(getpid()));
   fs::remove_all(made, error);

@@ -12,8 +12,14 @@ Status load_checkpoint(Model&, const std::string& folder);
 
 struct SaveSettings { uint64_t most_shard_bytes = uint64_t(5) << 30; };
 // Saves the model to a folder beside the target, and exchanges the two in one step: a process that ends at any time
-// leaves a whole checkpoint there, the old one or the new one. Other files of the folder stay.
+// leaves a whole checkpoint there, the old one or the new one. Other files of the folder stay, and its mode. The dtype
+// in config.json becomes that of the saved weights.
 Status save_checkpoint(const Model&, const std::string& folder, const SaveSettings& = {});
+
+// What save_checkpoint would refuse of the folder, before the work that leads to it.
+Status can_save(const std::string& folder);
+// A folder with weights in other formats alone, which would be overlooked, is refused.
+Status has_weights(const std::string& folder, bool& out);
 
 // The elements of a parameter, `size` bytes each, in the order of a checkpoint.
 void to_file_order(const Config&, const ModelParameter&, size_t size, const std::byte* here, std::byte* there);

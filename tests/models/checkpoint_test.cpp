@@ -104,6 +104,50 @@ TEST(Checkpoint, saves_over_a_checkpoint_only) {
   EXPECT_TRUE(fs::exists(folder.path / "inside"));
 }
 
+TEST(Checkpoint, a_save_keeps_what_is_not_its_own) {
+  const Folder folder("attune-checkpoint");
+  const auto model = small_model("llama", 7);
+  ASSERT_EQ(save_checkpoint(*model, folder.text(), {.most_shard_bytes = 4000}).message, "");
+  for (const char* name : {"numbers.safetensors", "model-card.safetensors"}) std::ofstream(folder.path / name) << "7";
+  const fs::path near = folder.text() + ".saving-999999999-mine";  // of no process
+  fs::create_directory(near);
+  fs::permissions(folder.path, fs::perms::owner_all);
+  ASSERT_EQ(save_checkpoint(*model, folder.text()).message, "");
+  EXPECT_TRUE(fs::exists(folder.path / "numbers.safetensors"));
+  EXPECT_TRUE(fs::exists(folder.path / "model-card.safetensors"));
+  EXPECT_TRUE(fs::exists(near)) << "a folder of the user is swept";
+  fs::remove(near);
+  EXPECT_EQ(fs::status(folder.path).permissions(), fs::perms::owner_all) << "a private folder becomes public";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path), {}), 4) << "shards of the old checkpoint stay";
+}
+
+TEST(Checkpoint, names_the_dtype_of_its_weights) {
+  const Folder folder("attune-checkpoint");
+  const auto f32 = small_model("qwen2", 7);
+  Config c = f32->config();
+  c.json.insert(c.json.find('{') + 1, R"("torch_dtype": "bfloat16", )");
+  const size_t there = c.json.find(R"("dtype": ")");
+  if (there != c.json.npos) c.json.erase(there, c.json.find(',', there) + 1 - there);
+  std::unique_ptr<Model> model;
+  ASSERT_EQ(Model::make(c, DType::f32, f32->device(), 7, model).message, "");
+  ASSERT_EQ(save_checkpoint(*model, folder.text()).message, "");
+  ASSERT_EQ(find_config(folder.text(), c).message, "");
+  EXPECT_NE(c.json.find(R"("torch_dtype": "float32")"), std::string::npos) << c.json;
+}
+
+// transformers does not tie an embedding and a head that differ, so that a tied model is another.
+TEST(Checkpoint, a_head_beside_a_tied_embedding_is_the_same) {
+  const Folder folder("attune-checkpoint");
+  const auto tied = small_model("qwen2", 7);
+  Config c = tied->config();
+  c.tied = false;
+  std::unique_ptr<Model> untied;
+  ASSERT_EQ(Model::make(c, DType::f32, tied->device(), 7, untied).message, "");
+  ASSERT_EQ(save_checkpoint(*untied, folder.text()).message, "");
+  EXPECT_NE(load_checkpoint(*tied, folder.text()).message.find("'lm_head.weight' differs from the embedding"),
+            std::string::npos);
+}
+
 // A child saves two models in turn until it is killed. Whatever the moment, one of them is there; a look at any time
 // before the kill is one more moment.
 TEST(Checkpoint, a_killed_process_leaves_a_whole_one) {
