@@ -54,6 +54,15 @@ inline float exponential(float x) {
 }
 inline float tanh_of(float x) { return 1.f - 2.f / (exponential(2.f * x) + 1.f); }
 
+// The same with a small relative error near 0 as well, where 1 - 2 / ... loses digits.
+inline float tanh_near(float x) {
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f, p = p * z - 5.37397155531e-2f, p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  return std::abs(x) < 0.625f ? x + x * z * p : tanh_of(x);
+}
+
 constexpr float kRoot = 0.797884561f, kCubic = 0.044715f;  // sqrt(2 / pi), and gelu_new's coefficient
 struct Point { float value, slope; };
 inline Point gelu_tanh(float x) {
@@ -108,7 +117,7 @@ void activate_row_backward(const Gate& a, int64_t n) {
 // The loss of one row; its logits become their gradients times `factor` (0: stay).
 float row_loss(float* x, int vocab, int target, float cap, float factor) {
   if (cap > 0.f)
-    for (int d = 0; d < vocab; ++d) x[d] = cap * tanh_of(x[d] / cap);
+    for (int d = 0; d < vocab; ++d) x[d] = cap * tanh_near(x[d] / cap);
   const float top = *std::max_element(x, x + vocab), own = target < 0 ? 0.f : x[target];
   double sum = 0;
   constexpr int kPiece = 512;
@@ -202,7 +211,7 @@ Status softcap(const Softcap& a, void*) {
     each_range(rows_of(a.logits), vocab, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         float* x = row<float>(a.logits, n);
-        for (int d = 0; d < vocab; ++d) x[d] = a.softcap * tanh_of(x[d] / a.softcap);
+        for (int d = 0; d < vocab; ++d) x[d] = a.softcap * tanh_near(x[d] / a.softcap);
       }
     });
   });
@@ -213,7 +222,7 @@ Status adamw(const AdamW& a, void*) {
     const float first_left = 1.f - float(std::pow(double(a.beta1), double(a.step)));
     const float second_left = float(std::sqrt(1. - std::pow(double(a.beta2), double(a.step))));
     const float rate = a.rate / first_left, shrink = 1.f - a.rate * a.decay;
-    each_range(a.parameter.extent.dim, 4, [&](int64_t begin, int64_t end) {
+    each_range(rows_of(a.parameter) * a.parameter.extent.dim, 4, [&](int64_t begin, int64_t end) {
       T* p = data<T>(a.parameter);
       const float* g = data<const float>(a.gradient);
       float *m = data<float>(a.first), *v = data<float>(a.second);

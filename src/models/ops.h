@@ -41,7 +41,7 @@ struct Softcap {
   float softcap = 0.f;
 };
 
-// Decoupled weight decay, as torch.optim.AdamW. All have one length; moments and gradient are f32.
+// Decoupled weight decay, as torch.optim.AdamW. All are compact and have one extent; moments and gradient are f32.
 struct AdamW {
   Tensor parameter{}, gradient{}, first{}, second{};
   float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, decay = 0.01f;

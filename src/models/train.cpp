@@ -283,7 +283,7 @@ Status Training::update(const AdamWSettings& s) {
       if (Status e = moments->allocate(model_->device(), model_->gradient_bytes()); !e.ok()) return e;
   ++steps_;
   for (const ModelParameter& p : model_->parameters()) {
-    const Extents e{1, 1, 1, int32_t(p.count())};
+    const Extents e{1, int32_t(p.shape[0]), 1, p.shape.size() > 1 ? int32_t(p.shape[1]) : 1};
     const auto f32 = [&](std::byte* from) { return tensor_at(from + p.gradient_at, DType::f32, e, model_->device()); };
     const Tensor parameter = tensor_at(model_->parameters_at() + p.at, model_->dtype(), e, model_->device());
     if (Status f = adamw({.parameter = parameter, .gradient = f32(all), .first = f32(first_.data()),

@@ -112,6 +112,29 @@ TEST(Training, measures_what_it_takes) {
   }
 }
 
+// Logits far below the cap keep their digits.
+TEST(Softcap, is_exact_near_zero) {
+  std::vector<float> x;
+  for (float one = 1e-6f; one < 300; one *= 1.3f) x.push_back(one), x.push_back(-one);
+  const std::vector<float> before = x;
+  const Tensor t{.data = x.data(), .dtype = DType::f32, .extent = {1, 1, 1, int32_t(x.size())}};
+  ASSERT_TRUE(softcap({.logits = t, .softcap = 30.f}, nullptr).ok());
+  for (size_t n = 0; n < x.size(); ++n) {
+    const double right = 30 * std::tanh(double(before[n]) / 30);
+    EXPECT_NEAR(double(x[n]) / right, 1, 4e-7) << before[n];
+  }
+}
+
+TEST(AdamW, updates_every_row) {
+  float p[6] = {}, g[6] = {1, 1, 1, 1, 1, 1}, m[6] = {}, v[6] = {};
+  const auto tensor = [](float* data) {
+    return Tensor{.data = data, .dtype = DType::f32, .extent = {1, 2, 1, 3}};
+  };
+  ASSERT_TRUE(adamw({.parameter = tensor(p), .gradient = tensor(g), .first = tensor(m), .second = tensor(v)},
+                    nullptr).ok());
+  for (const float one : p) EXPECT_NE(one, 0.f);
+}
+
 // Three steps against the definition in double.
 TEST(AdamW, is_that_of_its_definition) {
   float p = 0.5f, m = 0, v = 0;
