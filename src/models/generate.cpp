@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "core/dropout.h"
@@ -26,6 +27,19 @@ Status put(const Device& d, void* to, const void* from, size_t bytes) {
 Status get(const Device& d, void* to, const void* from, size_t bytes) {
   if (d.kind == DeviceKind::cpu) return std::memcpy(to, from, bytes), Status::good();
   return cuda::copy_from(to, from, bytes, nullptr);
+}
+
+// The places of a call: two rows of activations, the last rows and their statistics, logits, tokens, lengths, and the
+// memory of a layer.
+struct Call {
+  int batch, len;
+  size_t lean;
+};
+size_t call_bytes(const Config& c, DType t, const Device& d, const Call& call) {
+  const size_t few = size_t(call.batch), rows = few * size_t(call.len), size = size_t(size_of(t));
+  return 2 * rounded(rows * size_t(c.embed) * size) + rounded(few * size_t(c.embed) * size) + rounded(few * 8) +
+         rounded(few * size_t(c.vocab) * 4) + rounded(rows * 4) + 2 * rounded(few * 4) +
+         std::max(call.lean, gemm_bytes(d));
 }
 
 }  // namespace
@@ -62,7 +76,9 @@ Status Generation::measure(const Config& c, DType dtype, const Device& d, std::s
                            const CacheShape& shape, CacheBytes& out) {
   const size_t one = rounded(bytes_of({shape.sequences, shape.capacity, c.heads_kv, c.dim}, dtype));
   out = {.cache = one * 2 * size_t(c.layers)};
-  for (const auto& [batch, len] : {std::pair{shape.sequences, 1}, std::pair{1, shape.prompt}}) {
+  size_t widest = 0, constants = 0;
+  std::set<std::pair<int, int>> calls{{shape.sequences, 1}, {shape.at_once, shape.prompt}};
+  for (const auto& [batch, len] : calls) {
     size_t lean = 0;
     for (const bool windowed : {false, true}) {
       if (std::find(c.windowed.begin(), c.windowed.end(), windowed) == c.windowed.end()) continue;
@@ -70,12 +86,11 @@ Status Generation::measure(const Config& c, DType dtype, const Device& d, std::s
       const LayerShape one_layer{.batch = batch, .len = len, .slots = shape.sequences, .capacity = shape.capacity,
                                  .windowed = windowed};
       if (Status s = plan_layer(c, one_layer, dtype, shape.attention, d, rules, layer); !s.ok()) return s;
-      lean = std::max(lean, layer.graph.lean_bytes + layer.graph.constant_bytes);
+      lean = std::max(lean, layer.graph.lean_bytes), constants += layer.graph.constant_bytes;
     }
-    const size_t wide = rounded(size_t(batch) * size_t(len) * size_t(c.embed) * size_t(size_of(dtype)));
-    out.workspace = std::max(out.workspace, 3 * wide + size_t(batch) * size_t(c.vocab) * 4 + lean);
+    widest = std::max(widest, call_bytes(c, dtype, d, {batch, len, lean}));
   }
-  return Status::good();
+  return out.workspace = widest + constants, Status::good();
 }
 
 Status Generation::make(Model& model, int sequences, int capacity, const Attention& attention,
@@ -113,19 +128,20 @@ Status Generation::stage(int batch, int len, Stage*& out) {
         !s.ok())
       return s;
     made.lean = std::max(made.lean, made.layers[windowed]->graph.lean_bytes);
+    made.constants += made.layers[windowed]->graph.constant_bytes;
     why_ = made.layers[windowed]->why;
   }
   // Room for the widest call so far: its places may move, since nothing in them outlives a call.
-  const size_t rows = size_t(batch) * size_t(len), size = size_t(size_of(model_->dtype()));
-  const size_t wide = rounded(rows * size_t(c.embed) * size), few = size_t(batch);
-  const size_t need = 3 * wide + rounded(few * 8) + rounded(few * size_t(c.vocab) * 4) + rounded(rows * 4) +
-                      2 * rounded(few * 4) + std::max(made.lean, gemm_bytes(model_->device()));
+  const size_t need = call_bytes(c, model_->dtype(), model_->device(), {batch, len, made.lean});
   if (need > work_bytes_) {
     if (Status s = work_.allocate(model_->device(), need); !s.ok()) return s;
-    work_bytes_ = bytes_.workspace = need;
+    work_bytes_ = need;
   }
   if (stages_.size() >= 64) stages_.erase(stages_.begin());  // prompts of many lengths
-  return out = &(stages_[{batch, len}] = std::move(made)), Status::good();
+  out = &(stages_[{batch, len}] = std::move(made));
+  bytes_.workspace = work_bytes_;
+  for (const auto& [shape, one] : stages_) bytes_.workspace += one.constants;
+  return Status::good();
 }
 
 Status Generation::layers(const Stage& stage, int first, int count, int len) {
@@ -226,6 +242,8 @@ Status generate(Generation& g, std::span<const std::vector<int32_t>> prompts, in
   out.assign(sequences, {});
   for (int n = 0; n < count; ++n) {
     if (Status s = g.append(texts, logits); !s.ok()) return s;
+    if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
+      return Status::no("model: logits are not finite after ", n, " tokens; its weights or dtype are at fault");
     const size_t vocab = logits.size() / sequences;
     for (size_t i = 0; i < sequences; ++i) {
       next[i] = next_token({logits.data() + i * vocab, vocab}, sampling, int(i), n);

@@ -23,10 +23,14 @@ int32_t next_token(std::span<const float> logits, const Sampling&, int sequence,
 // Tokens by seed, the same on every machine.
 std::vector<int32_t> random_tokens(int vocab, int count, int64_t seed, int sequence);
 
-struct CacheBytes { size_t cache = 0, workspace = 0; };
+struct CacheBytes {
+  size_t cache = 0;
+  size_t workspace = 0;  // of the widest call, and the constants of all
+};
 
 struct CacheShape {
   int sequences = 1, capacity = 1, prompt = 1;
+  int at_once = 1;  // prompts in one call: `sequences` where their lengths are equal, else 1
   Attention attention{};
 };
 
@@ -41,14 +45,14 @@ class Generation {
   int length(int sequence) const { return lengths_[size_t(sequence)]; }
   void clear() { std::fill(lengths_.begin(), lengths_.end(), 0); }
   CacheBytes bytes() const { return bytes_; }
-  // Sizes alone, of a model that need not exist, for prompts of `prompt` tokens one by one.
+  // Sizes alone, of a model that need not exist: those of a prompt of `prompt` tokens and the steps after it.
   static Status measure(const Config&, DType, const Device&, std::span<const Rule>, const CacheShape&, CacheBytes& out);
   const std::string& why() const { return why_; }  // of the last call
 
  private:
   struct Stage {
     std::unique_ptr<Layer> layers[2]{};
-    size_t lean = 0;
+    size_t lean = 0, constants = 0;
   };
   Status stage(int batch, int len, Stage*& out);
   // One call: `count` sequences from `first`, with `len` tokens each.

@@ -54,6 +54,8 @@ class Sum : public Step {
   int x_, plus_, out_;
 };
 
+enum class Tables { filled, sized };  // constants: as they are, or their sizes alone
+
 struct Builder {
   const Config& c;
   const LayerShape& shape;
@@ -61,6 +63,7 @@ struct Builder {
   const Attention& attention;
   std::span<const Rule> rules;
   Layer& layer;
+  Tables tables;
   Graph& g = layer.graph;
   Status failed{};
 
@@ -131,9 +134,10 @@ struct Builder {
     if (c.rotary.dims) {
       std::vector<float> cosines, sines;
       const int rows = cached ? shape.capacity : shape.len;
-      rotary_tables(c.rotary, rows, cosines, sines);
+      if (tables == Tables::filled) rotary_tables(c.rotary, rows, cosines, sines);
+      const auto data = [](const std::vector<float>& of) { return of.empty() ? nullptr : of.data(); };
       const Extents e{1, rows, 1, c.rotary.dims / 2};
-      const int cos = g.constant(DType::f32, e, cosines.data()), sin = g.constant(DType::f32, e, sines.data());
+      const int cos = g.constant(DType::f32, e, data(cosines)), sin = g.constant(DType::f32, e, data(sines));
       sources.push_back({.name = "rotary_cos", .constant = cos});
       sources.push_back({.name = "rotary_sin", .constant = sin});
       const bool halves = c.rotary.pairs == Pairs::halves;
@@ -181,6 +185,16 @@ struct Builder {
   }
 };
 
+Status build_layer(const Config& c, const LayerShape& shape, DType dtype, const Attention& attention, const Device& d,
+                   std::span<const Rule> rules, Tables tables, Layer& out) {
+  out.graph.batch = shape.batch, out.graph.len = shape.len, out.graph.device = d;
+  Builder b{
+      .c = c, .shape = shape, .dtype = dtype, .attention = attention, .rules = rules, .layer = out, .tables = tables};
+  const int last = b.build();
+  if (b.failed.ok()) out.graph.finish(last);
+  return b.failed;
+}
+
 }  // namespace
 
 std::string Attention::backend(const Device& d) const {
@@ -191,16 +205,12 @@ std::string Attention::backend(const Device& d) const {
 
 Status plan_layer(const Config& c, const LayerShape& shape, DType dtype, const Attention& attention, const Device& d,
                   std::span<const Rule> rules, Layer& out) {
-  out.graph.batch = shape.batch, out.graph.len = shape.len, out.graph.device = d;
-  Builder b{.c = c, .shape = shape, .dtype = dtype, .attention = attention, .rules = rules, .layer = out};
-  const int last = b.build();
-  if (b.failed.ok()) out.graph.finish(last);
-  return b.failed;
+  return build_layer(c, shape, dtype, attention, d, rules, Tables::sized, out);
 }
 
 Status make_layer(const Config& c, const LayerShape& shape, DType dtype, const Attention& attention, const Device& d,
                   std::span<const Rule> rules, Layer& out) {
-  if (Status s = plan_layer(c, shape, dtype, attention, d, rules, out); !s.ok()) return s;
+  if (Status s = build_layer(c, shape, dtype, attention, d, rules, Tables::filled, out); !s.ok()) return s;
   if (Status s = out.constants.allocate(d, out.graph.constant_bytes); !s.ok()) return s;
   for (Constant& one : out.graph.constants) {
     std::byte* const to = out.constants.data() + one.at;

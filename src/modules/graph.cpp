@@ -82,8 +82,9 @@ int Graph::piece(int of, int64_t first, int heads, int dim) {
 int Graph::constant(DType t, Extents e, const void* data) {
   Constant c{.dtype = t, .extent = e, .at = constant_bytes};
   const auto* first = static_cast<const std::byte*>(data);
-  c.bytes.assign(first, first + elements(e) * size_of(t));
-  constant_bytes += rounded(c.bytes.size());
+  const size_t bytes = size_t(elements(e)) * size_t(size_of(t));
+  if (data) c.bytes.assign(first, first + bytes);
+  constant_bytes += rounded(bytes);
   constants.push_back(std::move(c));
   return int(constants.size()) - 1;
 }

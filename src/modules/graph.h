@@ -103,7 +103,7 @@ class Graph {
   int value(Extents, DType);
   // Elements first ... of each row of a value [batch, seq, 1, dim], as [batch, seq, head, dim].
   int piece(int of, int64_t first, int heads, int dim);
-  int constant(DType, Extents, const void* data);
+  int constant(DType, Extents, const void* data);  // without data, for sizes alone
   // Names with their shares of the rows of [rows, columns], in order; or one name of any shape.
   struct Named { std::string name; int rows; Init init; };
   int matrix(const std::vector<Named>&, int columns, DType);  // 1-d if columns is 0

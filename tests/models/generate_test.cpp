@@ -72,6 +72,33 @@ TEST(Generation, refuses_what_does_not_fit_and_stays_as_it_was) {
             join("model: 273 tokens are over the 272 positions of ", small_folder("gpt2")));
 }
 
+// Sizes from the plan alone are those of the memory that is taken.
+TEST(Generation, measures_what_it_takes) {
+  for (const char* family : kSmall) {
+    const auto model = small_model(family);
+    std::vector<std::vector<int32_t>> prompts, texts;
+    for (int n = 0; n < 3; ++n) prompts.push_back(random_tokens(model->config().vocab, 9, 5, n));
+    const auto g = generation(*model, 3, 20);
+    ASSERT_EQ(generate(*g, prompts, 4, {}, texts, {}).message, "");
+    CacheBytes planned;
+    const CacheShape shape{.sequences = 3, .capacity = 20, .prompt = 9, .at_once = 3};
+    ASSERT_EQ(Generation::measure(model->config(), DType::f32, model->device(), {}, shape, planned).message, "");
+    EXPECT_EQ(planned.cache, g->bytes().cache) << family;
+    EXPECT_EQ(planned.workspace, g->bytes().workspace) << family;
+  }
+}
+
+TEST(Generation, refuses_logits_that_are_not_finite) {
+  const auto model = small_model("gpt2");
+  const ModelParameter& p = model->parameters()[0];
+  std::vector<float> weight(size_t(p.count()), NAN);
+  ASSERT_TRUE(model->write(p, weight.data()).ok());
+  std::vector<std::vector<int32_t>> texts;
+  const std::vector<int32_t> prompt{1, 2};
+  EXPECT_EQ(generate(*generation(*model, 1, 9), {&prompt, 1}, 4, {}, texts, {}).message,
+            "model: logits are not finite after 0 tokens; its weights or dtype are at fault");
+}
+
 TEST(Sampling, is_a_function_of_the_seed) {
   const std::vector<float> logits{0, 1, 2, 3};
   const auto draws = [&](const Sampling& s) {

@@ -40,8 +40,12 @@ struct Sizes {
   Status train(int length, models::TrainBytes& out) const {
     return models::Training::measure(c, dtype, device, rules, settings(length), out);
   }
-  Status generate(int sequences, int length, models::CacheBytes& out) const {
-    const models::CacheShape shape{.sequences = sequences, .capacity = length, .prompt = length,
+  // Prompts of users come one by one; those of a batch run as one call.
+  Status generate(int sequences, int at_once, int length, models::CacheBytes& out) const {
+    const models::CacheShape shape{.sequences = sequences,
+                                   .capacity = length,
+                                   .prompt = length,
+                                   .at_once = at_once,
                                    .attention = {asked.attention}};
     return models::Generation::measure(c, dtype, device, rules, shape, out);
   }
@@ -68,15 +72,16 @@ std::vector<Card> cards_of(const ModelAsked& asked, const Device& device) {
   return {{device.name, known ? known->bytes() : 0}};
 }
 
-// The most tokens, in steps of kStep, for which `bytes` stays within `room`; 0 if not even one step does. The sizes of
-// every length grow, so the search halves.
+// The most tokens, in steps of kStep and up to `most`, for which `bytes` stays within `room`; 0 if not even one step
+// does. The sizes of every length grow, so the search halves.
 template <class F>
 int longest_of(int most, double room, F bytes) {
-  const auto fits = [&](int steps) { return bytes(steps * kStep) <= room; };
+  const auto tokens = [&](int steps) { return std::min(steps * kStep, most); };
+  const auto fits = [&](int steps) { return bytes(tokens(steps)) <= room; };
   int low = 0, high = 1;
-  const int end = std::max(1, most / kStep);
+  const int end = (most + kStep - 1) / kStep;
   while (high < end && fits(high)) low = high, high = std::min(2 * high, end);
-  if (high == end && fits(end)) return end * kStep;
+  if (high == end && fits(end)) return most;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (fits(middle) ? low : high) = middle;
@@ -89,7 +94,7 @@ Status print_owners(const Sizes& sizes, Context& context, Json& json) {
   models::TrainBytes t;
   models::CacheBytes g;
   if (Status s = sizes.train(length, t); !s.ok()) return s;
-  if (Status s = sizes.generate(batch, length, g); !s.ok()) return s;
+  if (Status s = sizes.generate(batch, batch, length, g); !s.ok()) return s;
   const double weights = sizes.weights(), all = weights + double(g.cache) + double(g.workspace);
   json["training"] = {{"weights", t.weights}, {"gradients", t.gradients}, {"moments", t.moments},
                       {"activations", t.activations}, {"workspace", t.workspace}, {"together", t.total()}};
@@ -115,8 +120,8 @@ Status print_cards(const Sizes& sizes, const std::vector<Card>& cards, Context& 
   models::TrainBytes t;
   models::CacheBytes one, two;
   if (Status s = sizes.train(length, t); !s.ok()) return s;
-  if (Status s = sizes.generate(1, length, one); !s.ok()) return s;
-  if (Status s = sizes.generate(2, length, two); !s.ok()) return s;
+  if (Status s = sizes.generate(1, 1, length, one); !s.ok()) return s;
+  if (Status s = sizes.generate(2, 1, length, two); !s.ok()) return s;
   const double weights = sizes.weights(), base = weights + double(one.cache) + double(one.workspace);
   const double each = double(two.cache) + double(two.workspace) - double(one.cache) - double(one.workspace);
   TextTable table{.columns = {{"card"}, {"trains"}, {"generates"}, {"users", Cells::number},
@@ -138,8 +143,9 @@ Status print_cards(const Sizes& sizes, const std::vector<Card>& cards, Context& 
       });
       const int generated = longest_of(most, card.bytes, [&](int tokens) {
         models::CacheBytes b;
-        return sizes.generate(sizes.asked.batch, tokens, b).ok() ? weights + double(b.cache) + double(b.workspace)
-                                                                 : HUGE_VAL;
+        const int batch = sizes.asked.batch;
+        return sizes.generate(batch, batch, tokens, b).ok() ? weights + double(b.cache) + double(b.workspace)
+                                                            : HUGE_VAL;
       });
       row[4] = trained ? join(trained) : "none", row[5] = generated ? join(generated) : "none";
       j["longest_to_train"] = trained, j["longest_to_generate"] = generated;
