@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/checkpoint.h"
@@ -54,7 +55,26 @@ struct Compared {
   }
 };
 
-std::vector<int32_t> ids(const std::vector<float>& from) { return {from.begin(), from.end()}; }
+Status to_ids(const std::string& path, const std::vector<float>& from, std::vector<int32_t>& out) {
+  constexpr float kMost = 1 << 24;  // an f32 holds every integer up to here
+  for (const float x : from)
+    if (!(x >= 0 && x <= kMost) || x != std::floor(x))
+      return Status::no(path, ": token ", x, " is not an integer of 0 ... 2^24");
+  return out.assign(from.begin(), from.end()), Status::good();
+}
+
+// Gradients of what the model does not have would be passed over.
+Status gradients_are_known(const models::Model& model, const std::string& path, const NumbersFile& numbers) {
+  constexpr std::string_view kGradient = "gradient.";
+  for (const FileTensor& t : numbers.file.tensors()) {
+    if (!t.name.starts_with(kGradient)) continue;
+    const auto& all = model.parameters();
+    const auto same = [&](const models::ModelParameter& p) { return t.name.substr(kGradient.size()) == p.name; };
+    if (std::none_of(all.begin(), all.end(), same))
+      return Status::no(path, ": holds '", t.name, "', and the model has no such parameter");
+  }
+  return Status::good();
+}
 
 Status compare_training(models::Model& model, const models::Attention& attention, const std::string& path,
                         const NumbersFile& numbers, Compared& to) {
@@ -65,7 +85,8 @@ Status compare_training(models::Model& model, const models::Attention& attention
   std::unique_ptr<models::Training> training;
   const models::TrainSettings settings{.batch = int(t->shape[0]), .len = int(t->shape[1]), .attention = attention};
   if (Status s = models::Training::make(model, settings, training); !s.ok()) return s;
-  const std::vector<int32_t> text = ids(tokens);
+  std::vector<int32_t> text;
+  if (Status s = to_ids(path, tokens, text); !s.ok()) return s;
   if (Status s = numbers.get("logits", t, theirs); !s.ok()) return s;
   if (t) {
     if (Status s = training->logits(text, ours); !s.ok()) return s;
@@ -91,12 +112,14 @@ Status compare_greedy(models::Model& model, const models::Attention& attention, 
   std::vector<float> greedy, prompt;
   if (Status s = numbers.get("greedy", t, greedy); !s.ok() || !t) return s;
   if (Status s = numbers.get("prompt", from, prompt); !s.ok()) return s;
-  if (!from || t->shape.size() != 2 || from->shape.size() != 2 || t->shape[0] != from->shape[0])
+  if (!from || t->shape.size() != 2 || from->shape.size() != 2 || t->shape[0] != from->shape[0] || greedy.empty())
     return Status::no(path, ": greedy and prompt are not [batch, len] of one batch");
   const int batch = int(t->shape[0]), count = int(t->shape[1]), len = int(from->shape[1]);
-  std::vector<std::vector<int32_t>> prompts, out;
-  for (int b = 0; b < batch; ++b)
-    prompts.push_back(ids({prompt.begin() + ptrdiff_t(b) * len, prompt.begin() + ptrdiff_t(b + 1) * len}));
+  std::vector<std::vector<int32_t>> prompts(static_cast<size_t>(batch)), out;
+  for (int b = 0; b < batch; ++b) {
+    const std::vector<float> one(prompt.begin() + ptrdiff_t(b) * len, prompt.begin() + ptrdiff_t(b + 1) * len);
+    if (Status s = to_ids(path, one, prompts[size_t(b)]); !s.ok()) return s;
+  }
   std::unique_ptr<models::Generation> generation;
   if (Status s = models::Generation::make(model, batch, len + count, attention, generation); !s.ok()) return s;
   if (Status s = models::generate(*generation, prompts, count, {}, out, {}); !s.ok()) return s;
@@ -116,6 +139,7 @@ Status compare_numbers(models::Model& model, const models::Attention& attention,
   out.clear();
   NumbersFile numbers;
   if (Status s = numbers.file.open(path); !s.ok()) return s;
+  if (Status s = gradients_are_known(model, path, numbers); !s.ok()) return s;
   Compared to{out, kLimit};
   if (Status s = compare_training(model, attention, path, numbers, to); !s.ok()) return s;
   if (Status s = compare_greedy(model, attention, path, numbers, to); !s.ok()) return s;

@@ -15,8 +15,9 @@ void add_model(CLI::App& app, Context& context) {
                  join("Use this model: ", models::known_models(),
                       ", a config.json of Hugging Face, or a folder with one; without one, list the models"))
       .type_name("NAME");
-  sub.add_flag("--generate", asked->generate, "Generate tokens after prompts of random tokens").group("Modes");
-  sub.add_flag("--train", asked->train, "Train on one batch with AdamW").group("Modes");
+  const Argument generate =
+      sub.add_flag("--generate", asked->generate, "Generate tokens after prompts of random tokens").group("Modes");
+  const Argument train = sub.add_flag("--train", asked->train, "Train on one batch with AdamW").group("Modes");
   sub.add_flag("--memory", asked->memory, "Show the memory of training and of generation by owner").group("Modes");
   sub.add_option("--fits", asked->fits, "Show what fits on cards of so many GiB: 24,40,48,80,141")
       .delimiter(',')
@@ -33,21 +34,25 @@ void add_model(CLI::App& app, Context& context) {
   sub.add_option("--save", asked->save, "Save the model to this folder afterwards, as Hugging Face does")
       .type_name("FOLDER");
   sub.add_option("--batch", asked->batch, "Use so many sequences").type_name("N").show_default().between(1, 1 << 16);
-  sub.add_option("--prompt", asked->prompt, "Generate after prompts of so many tokens, one number or one a sequence; "
-                                            "default 64")
+  sub.add_option("--prompt", asked->prompt,
+                 "Generate after prompts of so many tokens, one number or one a sequence; default 64")
       .delimiter(',')
       .one_word()
+      .needs(generate)
       .type_name("LIST")
       .between(1, 1 << 24);
   sub.add_option("--tokens", asked->tokens, "Generate so many tokens")
+      .needs(generate)
       .type_name("N")
       .show_default()
       .between(1, 1 << 24);
   sub.add_option("--temperature", asked->temperature, "Sample at this temperature; 0 is greedy")
+      .needs(generate)
       .type_name("X")
       .show_default()
       .between(0., 1e3);
   sub.add_option("--top", asked->top, "Sample from so many of the likeliest tokens; 0 is all")
+      .needs(generate)
       .type_name("N")
       .show_default()
       .between(0, 1 << 24);
@@ -55,9 +60,19 @@ void add_model(CLI::App& app, Context& context) {
       .type_name("N")
       .show_default()
       .between(2, 1 << 24);
-  sub.add_option("--steps", asked->steps, "Train for so many steps").type_name("N").show_default().between(1, 1 << 24);
-  sub.add_option("--rate", asked->rate, "Train with this learning rate").type_name("X").show_default().between(0., 1.);
-  sub.add_option("--text", asked->text, "Train on the bytes of this file instead of random tokens").type_name("FILE");
+  sub.add_option("--steps", asked->steps, "Train for so many steps")
+      .needs(train)
+      .type_name("N")
+      .show_default()
+      .between(1, 1 << 24);
+  sub.add_option("--rate", asked->rate, "Train with this learning rate")
+      .needs(train)
+      .type_name("X")
+      .show_default()
+      .between(0., 1.);
+  sub.add_option("--text", asked->text, "Train on the bytes of this file instead of random tokens")
+      .needs(train)
+      .type_name("FILE");
   sub.add_flag("--checkpointing", asked->checkpointing,
                "Keep only the input of each layer, and compute the layer again in the backward");
   sub.add_option("--attention", asked->attention,

@@ -13,8 +13,7 @@ namespace attune {
 
 Status generate_text(const ModelAsked& asked, models::Model& model, Context& context) {
   const models::Config& c = model.config();
-  std::vector<int> lengths = asked.prompt.empty() ? std::vector<int>{64} : asked.prompt;
-  if (lengths.size() == 1) lengths.resize(size_t(asked.batch), lengths[0]);
+  const std::vector<int> lengths = prompt_lengths(asked);
   const int batch = int(lengths.size());
   if (asked.batch != 1 && asked.batch != batch)
     return Status::no("--prompt has ", batch, " lengths for a batch of ", asked.batch);

@@ -13,6 +13,7 @@ namespace attune {
 
 // A model to run: its weights are those of a folder, or random by seed.
 Status open_model(const ModelAsked&, const models::Config&, const Device&, std::unique_ptr<models::Model>& out);
+std::vector<int> prompt_lengths(const ModelAsked&);  // of each sequence
 std::string about(const models::Config&);     // "6.74 G parameters, 32 layers of width 4096, ..."
 
 Status generate_text(const ModelAsked&, models::Model&, Context&);

@@ -71,11 +71,57 @@ Status is_known(const ModelAsked& asked) {
 Status words_fit(const ModelAsked& asked) {
   if (asked.generate + asked.train + asks_memory(asked) + !asked.check.empty() > 1)
     return Status::no("more than one of --generate, --train, --check and the memory options given");
+  if (asks_memory(asked) && !asked.save.empty())
+    return Status::no("--save given with a memory option, which makes no model to save");
+  if (asked.checkpointing && !asked.train && !asks_memory(asked))
+    return Status::no("--checkpointing given without --train or a memory option, which it is for");
   if (asked.attention != "auto" && asked.attention != "standard" && !find_backend(asked.attention))
     return Status::no("--attention: '", in_one_line(asked.attention), "' is not auto, standard or one of ",
                       backend_names());
   if (asked.generate && asked.batch != 1 && asked.prompt.size() > 1 && int(asked.prompt.size()) != asked.batch)
     return Status::no("--prompt has ", asked.prompt.size(), " lengths for a batch of ", asked.batch);
+  return Status::good();
+}
+
+// The bytes that a run takes, before any are taken.
+Status bytes_of_run(const ModelAsked& asked, const models::Config& c, DType dtype, const Device& device, double& out) {
+  out = double(c.parameters()) * size_of(dtype);
+  if (asked.train) {
+    models::TrainBytes bytes;
+    const models::TrainSettings settings{.batch = asked.batch,
+                                         .len = asked.length,
+                                         .attention = {asked.attention},
+                                         .checkpointing = asked.checkpointing};
+    const Status s = models::Training::measure(c, dtype, device, {}, settings, bytes);
+    return out = double(bytes.total()), s;
+  }
+  if (!asked.generate) return Status::good();
+  const std::vector<int> lengths = prompt_lengths(asked);
+  const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
+  const int batch = int(lengths.size());
+  models::CacheBytes bytes;
+  const models::CacheShape shape{.sequences = batch,
+                                 .capacity = *most + asked.tokens,
+                                 .prompt = *most,
+                                 .at_once = *least == *most ? batch : 1,
+                                 .attention = {asked.attention}};
+  const Status s = models::Generation::measure(c, dtype, device, {}, shape, bytes);
+  return out += double(bytes.cache) + double(bytes.workspace), s;
+}
+
+// Where the weights are from.
+std::string origin(const ModelAsked& asked) {
+  bool weights = false;
+  const bool read = !models::is_known_model(asked.model) && models::has_weights(asked.model, weights).ok() && weights;
+  return read ? join("those of ", in_one_line(asked.model)) : join("random, by seed ", asked.seed);
+}
+
+Status save_model(const ModelAsked& asked, const models::Model& model, Context& context) {
+  if (Status s = models::save_checkpoint(model, asked.save); !s.ok()) return s;
+  if (!context.json)
+    fmt::print("saved           {}\n", in_one_line(asked.save));
+  else if (!asked.generate && !asked.train && asked.check.empty())
+    fmt::print("{}\n", Json{{"model", model.config().name}, {"saved", asked.save}}.dump(2));
   return Status::good();
 }
 
@@ -94,7 +140,9 @@ Status files_are_there(const ModelAsked& asked, const Device& device) {
 
 void run_model(const ModelAsked& given, Context& context) {
   ModelAsked asked = given;
-  const auto bad = [&](const Status& s, Exit code) { fail(context, code, join("attune model: ", s.message)); };
+  const auto bad = [&](const Status& s, Exit code) {
+    fail(context, code, join("attune model: ", in_one_line(s.message)));
+  };
   if (asked.model.empty() && !runs(asked) && !asks_memory(asked)) return list_models(context);
   if (const Status s = is_known(asked); !s.ok()) return bad(s, kUsage);
   if (const Status s = words_fit(asked); !s.ok()) return bad(s, kUsage);
@@ -112,15 +160,18 @@ void run_model(const ModelAsked& given, Context& context) {
     return;
   }
   if (!runs(asked)) return describe(config, context);
+  if (!asked.save.empty())
+    if (const Status s = models::can_save(asked.save); !s.ok()) return bad(s, kFailed);
   std::unique_ptr<models::Model> model;
   if (const Status s = open_model(asked, config, device, model); !s.ok()) return bad(s, exit_for(s));
-  if (!context.json) fmt::print("model           {}\n", join(config.name, ", ", about(config)));
+  if (!context.json)
+    fmt::print("model           {}\nweights         {}\n", join(config.name, ", ", about(config)), origin(asked));
   Status s;
   bool right = true;
   if (asked.generate) s = generate_text(asked, *model, context);
   if (asked.train) s = train_model(asked, *model, context);
   if (!asked.check.empty()) s = check_numbers(asked, *model, context, right);
-  if (s.ok() && !asked.save.empty()) s = models::save_checkpoint(*model, asked.save);
+  if (s.ok() && !asked.save.empty()) s = save_model(asked, *model, context);
   if (!s.ok()) return bad(s, exit_for(s));
   if (!right) fail(context, kFailed, "attune model: numbers differ from those of the file");
 }
@@ -132,18 +183,25 @@ std::string about(const models::Config& c) {
                      c.positions);
 }
 
+std::vector<int> prompt_lengths(const ModelAsked& asked) {
+  std::vector<int> lengths = asked.prompt.empty() ? std::vector<int>{64} : asked.prompt;
+  if (lengths.size() == 1) lengths.resize(size_t(asked.batch), lengths[0]);
+  return lengths;
+}
+
 Status open_model(const ModelAsked& asked, const models::Config& c, const Device& device,
                   std::unique_ptr<models::Model>& out) {
-  namespace fs = std::filesystem;
   DType dtype = DType::f32;
   if (Status s = parse(asked.dtype, dtype); !s.ok()) return s;
-  std::error_code error;
-  const auto holds = [&](const char* name) { return fs::exists(fs::path(asked.model) / name, error); };
-  const bool weights = holds("model.safetensors") || holds("model.safetensors.index.json");
-  const double need = double(c.parameters()) * size_of(dtype), free = this_machine().memory_free_bytes;
+  bool weights = false;
+  if (!models::is_known_model(asked.model))  // a known name is no folder, even where there is one
+    if (Status s = models::has_weights(asked.model, weights); !s.ok()) return s;
+  double need = 0;
+  if (Status s = bytes_of_run(asked, c, dtype, device, need); !s.ok()) return s;
+  const double free = this_machine().memory_free_bytes;
   if (device.kind == DeviceKind::cpu && free > 0 && need > free)
-    return Status::failure(Code::out_of_memory, c.name, " has ", bytes_text(need), " of weights in ", asked.dtype,
-                           ", and ", bytes_text(free), " are free; --memory and --fits need no weights");
+    return Status::failure(Code::out_of_memory, c.name, " needs ", bytes_text(need), " in ", asked.dtype, ", and ",
+                           bytes_text(free), " are free; --memory and --fits need no weights");
   if (Status s = models::Model::make(c, dtype, device, weights ? -1 : asked.seed, out); !s.ok()) return s;
   return weights ? models::load_checkpoint(*out, asked.model) : Status::good();
 }

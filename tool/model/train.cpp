@@ -26,7 +26,11 @@ Status batch_of(const ModelAsked& asked, const models::Config& c, std::vector<in
   if (Status s = read_file(asked.text, text); !s.ok()) return s;
   if (text.size() < count)
     return Status::no(asked.text, ": has ", text.size(), " bytes, and a batch needs ", count);
-  for (size_t n = 0; n < count; ++n) out.push_back(uint8_t(text[n]) % c.vocab);
+  for (size_t n = 0; n < count; ++n) {
+    out.push_back(uint8_t(text[n]));
+    if (out.back() >= c.vocab)
+      return Status::no(asked.text, ": byte ", n, " is ", out.back(), ", and the model has ", c.vocab, " tokens");
+  }
   return Status::good();
 }
 
