@@ -183,7 +183,7 @@ class AttuneImpl(AttentionImpl[AttuneMetadata]):
 
     def _spec(self, causal: bool) -> Spec:
         before = self.sliding_window - 1 if self.sliding_window else -1
-        window = None if before < 0 else (before, 0 if causal else before if self._encodes else -1)
+        window = None if before < 0 else (before, 0 if causal else before)  # without a causal mask to both sides
         return spec_of(layout="thd", causal=causal, window=window, softcap=self.logits_soft_cap != 0,
                        reproducible="batch" if self._batch_invariant else "no", given=self._given)
 
