@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import unittest
 import warnings
 from collections.abc import Callable
@@ -168,6 +169,27 @@ class Formulas(unittest.TestCase):
         self.assertEqual(float(shown.abs().max()), 0)
         with self.assertRaisesRegex(attune.Error, "has 152 characters; at most 151 are accepted"):
             attune.flex.trace(None, lambda b, h, q, k: q > sum([k] * 70, 12345))
+
+    def test_threads_trace_by_themselves(self) -> None:
+        trained = [torch.tensor(float(n + 1), requires_grad=True) for n in range(2)]
+        inside, found = threading.Barrier(2, timeout=60), {}
+
+        def run(n: int) -> None:
+            def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+                inside.wait()  # both are traced now
+                return s * trained[n]
+
+            found[n] = attune.flex.trace(score)
+
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for n, own in enumerate(trained):
+            text, captured = found[n]
+            self.assertEqual((text, len(captured)), ("formula score=s*a0[0]", 1))
+            self.assertIs(captured[0], own)
 
     def test_a_block_mask_hides_what_it_does_not_list(self) -> None:
         causal = create_block_mask(lambda b, h, q, k: q >= k, None, None, QUERIES, KEYS, device="cpu", BLOCK_SIZE=16)
