@@ -4,6 +4,7 @@ masks, position encodings, eight-bit keys, graphs' memory, and torch.compile."""
 
 from __future__ import annotations
 
+import math
 import sys
 import unittest
 
@@ -89,8 +90,27 @@ class Paged(Case):
 
     def test_a_table_in_place_of_lists(self):
         batch, q = Batch(self.LENGTHS, 8), torch.randn(sum(self.ROWS), 4, 32)
-        wrapper = self.plan(batch, causal=True, block_tables=batch.table(), seq_lens=torch.tensor(self.LENGTHS))
+        lengths = torch.tensor(self.LENGTHS, dtype=torch.int32)
+        wrapper = self.plan(batch, causal=True, block_tables=batch.table(), seq_lens=lengths)
+        lengths += 1  # counted on for the next plan, as an engine does
         self.close(wrapper.run_return_lse(q, batch.pages), batch.each(q, self.ROWS, causal=True))
+
+    def test_bases_and_layouts_of_lse(self):
+        batch, q = Batch(self.LENGTHS, 8), torch.randn(sum(self.ROWS), 4, 32)
+        out, lse = batch.each(q, self.ROWS, causal=True)
+        paged = self.plan(batch, causal=True, uniform_q_len=4)  # a hint
+        k, v = (torch.cat([list(batch.keys(n))[part] for n in range(5)]) for part in (0, 1))
+        ragged = fi.BatchPrefillWithRaggedKVCacheWrapper(WORKSPACE)
+        ragged.plan(starts(self.ROWS), starts(self.LENGTHS), 4, 2, 32, causal=True, uniform_q_len=4, **F32)
+        for wrapper, keys in ((paged, (batch.pages,)), (ragged, (k, v))):
+            self.close(wrapper.run(q, *keys, return_lse=True, lse_base="ln"), (out, lse * math.log(2)))
+            given = torch.full((4, len(q)), 7.0)
+            got = wrapper.run(q, *keys, return_lse=True, lse_layout="HN", lse=given)
+            self.assertIs(got[1], given)
+            self.close(got, (out, lse.t()))
+            for wrong in ({"lse_base": "log10"}, {"lse_layout": "HD"}):
+                with self.assertRaisesRegex(attune.Error, "are not of log2, ln and of NH, HN"):
+                    wrapper.run(q, *keys, return_lse=True, **wrong)
 
     def test_masks_of_the_caller(self):
         batch, q = Batch(self.LENGTHS, 8), torch.randn(sum(self.ROWS), 4, 32)
@@ -159,6 +179,25 @@ class Paged(Case):
             self.close(wrapper.run_return_lse(q, batch.pages), batch.each(q, self.ROWS, causal=causal, bias=biases))
         torch.testing.assert_close(slopes_of(3, torch.device("cpu")), torch.tensor([2.0 ** -4, 2.0 ** -8, 2.0 ** -2]))
 
+    def test_slopes_with_windows_and_sinks_are_served_or_refused(self):
+        batch, q = Batch(self.LENGTHS, 8), torch.randn(sum(self.ROWS), 4, 32)
+        pairs = sum(a * b for a, b in zip(self.ROWS, self.LENGTHS))
+        mask = torch.ones(pairs, dtype=torch.bool)
+        refused = "ALIBI with window_left is served with causal=True alone"
+        with self.assertRaisesRegex(attune.Error, refused):
+            self.plan(batch, causal=True, custom_mask=mask, window_left=3, pos_encoding_mode="ALIBI")
+        k, v = batch.keys(0)
+        with self.assertRaisesRegex(attune.Error, refused):
+            fi.single_prefill_with_kv_cache(q[:5], k, v, custom_mask=mask[:185], causal=True, window_left=3,
+                                            pos_encoding_mode="ALIBI")
+        wrapper = self.plan(batch, pos_encoding_mode="ALIBI")
+        with self.assertRaisesRegex(attune.Error, refused):
+            wrapper.run(q, batch.pages, window_left=3)
+        for causal in (True, False):
+            wrapper = self.plan(batch, causal=causal, pos_encoding_mode="ALIBI")
+            with self.assertRaisesRegex(attune.Error, "ALIBI with sinks is not served"):
+                wrapper.run(q, batch.pages, sinks=torch.zeros(4))
+
 
 def rotated(x, first, scale=1.0, theta=1e4):
     """Complex rotation of pairs (i, i + dim / 2) by position / scale * theta^(-2 i / dim)."""
@@ -198,6 +237,10 @@ class Others(Case):
                                     global_override_indptr_cpu=batch.indptr)
                 self.close(wrapper.run(q, batch.pages, return_lse=True),
                            batch.each(q, [per] * 3, causal=True, **given))
+        fi.fast_decode_plan(wrapper, *batch.lists, 4, 2, 32, 8, "NONE", 4, 1.5, torch.float32, torch.float32,
+                            torch.float16, 0.3, None, None, False, None, False, 3)  # in FlashInfer's order
+        self.close(wrapper.run(q, batch.pages, return_lse=True),
+                   batch.each(q, [3] * 3, causal=True, window_left=4, softcap=1.5, scale=0.3))
         for encoding in ("ROPE_LLAMA", "ALIBI"):
             wrapper.plan(*batch.lists, 4, 2, 32, 8, pos_encoding_mode=encoding, **F32)
             got = wrapper.run(q[:3], batch.pages, return_lse=True)
@@ -408,6 +451,9 @@ class Refused(Case):
                 wrapper.plan(*bad)
         with self.assertRaisesRegex(attune.Error, "window_right 3 is not served"):
             decode.plan(*batch.lists, 4, 2, 32, 8, window_right=3)
+        for given_causal, per in ((True, 1), (False, 2)):
+            with self.assertRaisesRegex(attune.Error, f"is_causal {given_causal} with q_len_per_req {per} is not"):
+                decode.plan(*batch.lists, 4, 2, 32, 8, q_len_per_req=per, is_causal=given_causal)
         wrapper.plan(*given, **F32)
         decode.plan(*batch.lists, 4, 2, 32, 8, **F32)
         for options, message in (({"kv_cache_sf": some}, "kv_cache_sf is given"),
@@ -423,10 +469,16 @@ class Refused(Case):
             decode.run(q, batch.pages, q_len_per_req=2)
         with self.assertRaisesRegex(attune.Error, r"paged_kv_cache is \[.*\]; accepted are \[page, 2"):
             wrapper.run(q, batch.pages[:, 0])
+        with self.assertRaisesRegex(attune.Error, "pages have 8 rows; plan.. was given page_size 4"):
+            decode.plan(*batch.lists[:2], batch.last.clamp(max=4), 4, 2, 32, 4, is_causal=False, **F32)
+            decode.run(q, batch.pages)
+        decode.plan(*batch.lists, 4, 2, 32, 8, **F32)
         with self.assertRaisesRegex(attune.Error, "out is"):
             wrapper.run(q, batch.pages, out=q[:1])
         with self.assertRaisesRegex(attune.Error, "jit_args is given"):
             fi.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE, jit_args=[1])
+        with self.assertRaisesRegex(attune.Error, "jit_args is given"):
+            fi.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE, variant_owns_mask=True)
         with self.assertRaisesRegex(attune.Error, "kv_layout 'DNH' is not one of NHD, HND"):
             fi.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE, "DNH")
         with self.assertRaisesRegex(attune.Error, "backend 'mine' is not one of auto"):

@@ -21,7 +21,7 @@ LOG2_E = 1.4426950408889634  # lse is in base 2 here, as in FlashInfer
 Scale = Union[float, Tensor, None]
 Angles = tuple[Tensor, Tensor]  # cos and sin of rotary embeddings, [row, dim / 2] f32
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-_BACKENDS = ("auto", "fa2", "fa3", "cudnn", "cutlass", "trtllm-gen", "cute-dsl")
+_BACKENDS = ("auto", "fa2", "fa3", "cudnn", "cutlass", "trtllm-gen", "cute-dsl", "cute-dsl-prims", "cutile")
 
 
 def refuse(what: str) -> _core.Error:
@@ -142,11 +142,18 @@ class Attention:
     rows_k: tuple[Tensor, Tensor] | None = None   # page and row of every key, where keys must be copied
     lse_shift: Tensor | None = None    # added to lse, [row or 1, head]
     padded: bool = False               # whether q may have rows behind the last sequence
+    page_size: int = 0                 # rows that a page must have; 0: no pages
 
     def __post_init__(self) -> None:
         self._spec(self.window_left, False)  # refuses now what it refuses, and is found later
 
     def _spec(self, window_left: int, sinks: bool) -> Spec:
+        if window_left >= 0 and "positions" in self.tensors:
+            raise refuse("pos_encoding_mode ALIBI with window_left is served with causal=True alone, and not beside "
+                         "a custom mask")
+        if sinks and "slopes" in self.tensors:
+            raise refuse("pos_encoding_mode ALIBI with sinks is not served: slopes count positions from 0 there, which "
+                         "changes the weight of a sink")
         names = (*self.tensors, "sinks") if sinks else tuple(self.tensors)
         return spec_of(layout=self.layout, causal=self.causal, window=window_of(self.causal, window_left),
                        align="absolute" if "positions" in names else "bottom_right", softcap=self.soft_cap != 0,
@@ -159,14 +166,20 @@ class Attention:
         if self.dtypes is not None and (q.dtype, k.dtype) != self.dtypes:
             raise refuse(f"q is {q.dtype} and keys are {k.dtype}; plan() was given {self.dtypes[0]} and "
                          f"{self.dtypes[1]}, by q_data_type and kv_data_type")
+        if self.page_size and k.shape[1] != self.page_size:
+            raise refuse(f"pages have {k.shape[1]} rows; plan() was given page_size {self.page_size}")
         if self.total_q is not None and q.shape[0] != self.total_q and not (
                 self.padded and q.shape[0] > self.total_q):
             raise refuse(f"q has {q.shape[0]} rows; plan() was given {self.total_q}")
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None = None, lse: Tensor | None = None,
             return_lse: bool = False, sinks: Tensor | None = None, window_left: int | None = None,
-            q_scale: Scale = None, k_scale: Scale = None, v_scale: Scale = None) -> Any:
-        """out, or (out, lse) with lse [row, head] in base 2. k and v are pages or rows, [..., row, head, dim]."""
+            q_scale: Scale = None, k_scale: Scale = None, v_scale: Scale = None, lse_base: str = "log2",
+            lse_layout: str = "NH") -> Any:
+        """out, or (out, lse) with lse [row, head] in base 2, or as lse_base and lse_layout say. k and v are pages or
+        rows, [..., row, head, dim]."""
+        if lse_base not in ("log2", "ln") or lse_layout not in ("NH", "HN"):
+            raise refuse(f"lse_base {lse_base!r} and lse_layout {lse_layout!r} are not of log2, ln and of NH, HN")
         self._check(q, k)
         scale = self.scale
         for name, given in (("q_scale", q_scale), ("k_scale", k_scale)):
@@ -198,6 +211,10 @@ class Attention:
         if log_sum is None:
             return made
         log_sum = log_sum * LOG2_E if self.lse_shift is None else log_sum * LOG2_E + self.lse_shift
+        if lse_base == "ln":
+            log_sum = log_sum / LOG2_E
+        if lse_layout == "HN":
+            log_sum = log_sum.t().contiguous()
         return made, log_sum if lse is None else lse.copy_(log_sum)
 
     def _blocks(self, t: Tensor) -> Tensor:

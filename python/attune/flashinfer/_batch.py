@@ -40,8 +40,6 @@ class Shape:
         if self.encoding == "ALIBI" and self.soft_cap:
             raise refuse("pos_encoding_mode ALIBI with logits_soft_cap is not served: FlashInfer caps slopes too, and "
                          "attune adds them behind the cap")
-        if self.encoding == "ALIBI" and self.window_left >= 0 and not self.causal:
-            raise refuse("pos_encoding_mode ALIBI with window_left is served with causal=True alone")
 
 
 @dataclasses.dataclass
@@ -113,7 +111,7 @@ def attention_of(shape: Shape, masks: Masks, dtypes: tuple[torch.dtype, torch.dt
         lengths=lengths, tensors=tensors, rows_q=rows_q or 1, batch_invariant=shape.batch_invariant,
         total_q=sum(len_q), dtypes=dtypes, turn_q=turn_q, turn_k=turn_k,
         rows_k=rows_of(pages, page_size) if copies and pages is not None else None, lse_shift=shift,
-        padded=kept is not None)
+        padded=kept is not None, page_size=page_size)
 
 
 class Wrapper:

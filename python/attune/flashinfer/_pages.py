@@ -79,7 +79,7 @@ def given_pages(block_tables: Tensor, seq_lens: Tensor, page_size: int, device: 
     if max(lengths, default=0) > block_tables.shape[1] * page_size:
         raise refuse(f"a request has {max(lengths)} keys, and block_tables has {block_tables.shape[1]} pages of "
                      f"{page_size}")
-    used = seq_lens.flatten().to(device, torch.int32)
+    used = seq_lens.flatten().to(device, torch.int32, copy=True)  # callers count on in place, for the next plan
     return Pages(block_tables.to(device, torch.int32).contiguous(), used, lengths, max(max(lengths, default=0), 1))
 
 

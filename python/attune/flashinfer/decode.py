@@ -47,7 +47,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
              o_data_type: Dtype = None, data_type: Dtype = None, sm_scale: float | None = None,
              rope_scale: float | None = None, rope_theta: float | None = None, non_blocking: bool = True,
              block_tables: Tensor | None = None, seq_lens: Tensor | None = None, fixed_split_size: int | None = None,
-             disable_split_kv: bool = False, q_len_per_req: int = 1, *, window_right: int = 0) -> None:
+             disable_split_kv: bool = False, q_len_per_req: int = 1, *, window_right: int = 0,
+             is_causal: bool | None = None) -> None:
         """Keys of request n are the pages indices[indptr[n]] ..., the last one with last_page_len[n] rows; or, with
         block_tables and seq_lens, pages of a table [batch, page], which is not copied. With q_len_per_req above 1, q
         has so many rows a request, and each sees the keys up to its own. data_type is that of keys, and of q where
@@ -57,6 +58,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             raise refuse(f"window_right {window_right} is not served; accepted is 0")
         if q_len_per_req < 1:
             raise refuse(f"q_len_per_req {q_len_per_req} is not a number of 1 and more")
+        if is_causal is not None and is_causal != (q_len_per_req > 1):
+            raise refuse(f"is_causal {is_causal} with q_len_per_req {q_len_per_req} is not served; accepted is None")
         shape = Shape(num_qo_heads, num_kv_heads, head_dim, True, pos_encoding_mode, window_left, logits_soft_cap,
                       sm_scale, rope_scale, rope_theta, fixed_split_size is not None or disable_split_kv)
         dtypes = dtypes_of(data_type if q_data_type is None else q_data_type,
@@ -108,10 +111,19 @@ class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWra
 
 
 def fast_decode_plan(self: BatchDecodeWithPagedKVCacheWrapper, indptr: Tensor, indices: Tensor, last_page_len: Tensor,
-                     *args: Any, global_override_indptr_cpu: Tensor | None = None, **options: Any) -> None:
-    """plan() of a wrapper, with indptr on the host where the caller has it there."""
+                     num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int,
+                     pos_encoding_mode: str = "NONE", window_left: int = -1, logits_soft_cap: float | None = None,
+                     q_data_type: Dtype = None, kv_data_type: Dtype = None, data_type: Dtype = None,
+                     sm_scale: float | None = None, rope_scale: float | None = None, rope_theta: float | None = None,
+                     non_blocking: bool = True, fixed_split_size: int | None = None, disable_split_kv: bool = False,
+                     q_len_per_req: int = 1, global_override_indptr_cpu: Tensor | None = None) -> None:
+    """plan() of a wrapper, with indptr on the host where the caller has it there. Its positional arguments are in
+    another order than those of plan(), as in FlashInfer."""
     host = indptr if global_override_indptr_cpu is None else global_override_indptr_cpu
-    type(self).plan(self, host, indices, last_page_len, *args, **options)
+    type(self).plan(self, host, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size,
+                    pos_encoding_mode, window_left, logits_soft_cap, q_data_type, kv_data_type, data_type=data_type,
+                    sm_scale=sm_scale, rope_scale=rope_scale, rope_theta=rope_theta, non_blocking=non_blocking,
+                    fixed_split_size=fixed_split_size, disable_split_kv=disable_split_kv, q_len_per_req=q_len_per_req)
 
 
 def single_decode_with_kv_cache(

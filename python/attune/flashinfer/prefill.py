@@ -34,8 +34,9 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
                  qo_indptr_buf: Tensor | None = None, paged_kv_indptr_buf: Tensor | None = None,
                  paged_kv_indices_buf: Tensor | None = None, paged_kv_last_page_len_buf: Tensor | None = None,
                  custom_mask_buf: Tensor | None = None, mask_indptr_buf: Tensor | None = None, backend: str = "auto",
-                 jit_args: Any = None, jit_kwargs: Any = None) -> None:
-        super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, backend, jit_args or jit_kwargs)
+                 jit_args: Any = None, jit_kwargs: Any = None, variant_owns_mask: bool = False) -> None:
+        super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, backend,
+                         jit_args or jit_kwargs or variant_owns_mask)
         self._starts, self._indices = qo_indptr_buf, paged_kv_indices_buf
         self._most_q = 0
 
@@ -50,7 +51,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
              max_item_len_ptr: Tensor | None = None, seq_lens: Tensor | None = None, seq_lens_q: Tensor | None = None,
              block_tables: Tensor | None = None, max_token_per_sequence: int | None = None,
              max_sequence_kv: int | None = None, fixed_split_size: int | None = None,
-             disable_split_kv: bool = False) -> None:
+             disable_split_kv: bool = False, uniform_q_len: int | None = None) -> None:
         """Queries of request n are rows qo_indptr[n] ... of q, its keys the pages paged_kv_indices[paged_kv_indptr[n]]
         ..., the last one with paged_kv_last_page_len[n] rows; or, with block_tables and seq_lens, pages of a table
         [batch, page], which is not copied. fixed_split_size and disable_split_kv ask for results that do not depend on
@@ -84,19 +85,21 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
 
     def run(self, q: Tensor, paged_kv_cache: Tensor | tuple[Tensor, Tensor], *args: Any, q_scale: Scale = None,
             k_scale: Scale = None, v_scale: Scale = None, out: Tensor | None = None, lse: Tensor | None = None,
-            return_lse: bool = False, enable_pdl: bool | None = None, window_left: int | None = None,
-            sinks: Tensor | None = None, kv_cache_sf: Any = None,
-            skip_softmax_threshold_scale_factor: float | None = None, use_fp16_softmax: bool | None = None,
-            uses_spcompress: bool | None = None) -> Any:
-        """out [row, head, dim], or (out, lse) with return_lse: lse is [row, head], f32, in base 2, with the sinks. The
-        cache is a pair of pages, or one tensor [page, 2, ...]. It is read in place, except by ROPE_LLAMA and eight-bit
-        keys, which copy the keys of the batch."""
+            return_lse: bool = False, lse_base: str = "log2", lse_layout: str = "NH",
+            enable_pdl: bool | None = None, window_left: int | None = None, sinks: Tensor | None = None,
+            kv_cache_sf: Any = None, skip_softmax_threshold_scale_factor: float | None = None,
+            use_fp16_softmax: bool | None = None, uses_spcompress: bool | None = None) -> Any:
+        """out [row, head, dim], or (out, lse) with return_lse: lse is [row, head], f32, in base 2, with the sinks.
+        lse_base="ln": in base e; lse_layout="HN": [head, row]. The cache is a pair of pages, or one tensor
+        [page, 2, ...]. It is read in place, except by ROPE_LLAMA and eight-bit keys, which copy the keys of the batch.
+        """
         check_options({"args of a custom kernel": args, "kv_cache_sf": kv_cache_sf,
                        "skip_softmax_threshold_scale_factor": skip_softmax_threshold_scale_factor,
                        "uses_spcompress": uses_spcompress})
         k, v = pages_of(paged_kv_cache, self._kv_layout)
         return self._planned().run(q, k, v, out=out, lse=lse, return_lse=return_lse, sinks=sinks,
-                                   window_left=window_left, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
+                                   window_left=window_left, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
+                                   lse_base=lse_base, lse_layout=lse_layout)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -107,8 +110,9 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
     def __init__(self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_cuda_graph: bool = False,
                  qo_indptr_buf: Tensor | None = None, kv_indptr_buf: Tensor | None = None,
                  custom_mask_buf: Tensor | None = None, mask_indptr_buf: Tensor | None = None, backend: str = "auto",
-                 jit_args: Any = None, jit_kwargs: Any = None) -> None:
-        super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, backend, jit_args or jit_kwargs)
+                 jit_args: Any = None, jit_kwargs: Any = None, variant_owns_mask: bool = False) -> None:
+        super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, backend,
+                         jit_args or jit_kwargs or variant_owns_mask)
         self._starts, self._starts_k = qo_indptr_buf, kv_indptr_buf
         self._most = (0, 0)
 
@@ -123,7 +127,8 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
              max_item_len_ptr: Tensor | None = None, fixed_split_size: int | None = None,
              disable_split_kv: bool = False, seq_lens: Tensor | None = None, seq_lens_q: Tensor | None = None,
              max_token_per_sequence: int | None = None, max_sequence_kv: int | None = None,
-             v_indptr: Tensor | None = None, o_indptr: Tensor | None = None) -> None:
+             v_indptr: Tensor | None = None, o_indptr: Tensor | None = None,
+             uniform_q_len: int | None = None) -> None:
         """As in BatchPrefillWithPagedKVCacheWrapper, with keys of request n in rows kv_indptr[n] ... of k and v."""
         check_options({"prefix_len_ptr": prefix_len_ptr, "token_pos_in_items_ptr": token_pos_in_items_ptr,
                        "max_item_len_ptr": max_item_len_ptr, "v_indptr": v_indptr, "o_indptr": o_indptr})
@@ -147,13 +152,15 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, *args: Any, q_scale: Scale = None, k_scale: Scale = None,
             v_scale: Scale = None, o_scale: float | None = None, out: Tensor | None = None, lse: Tensor | None = None,
-            return_lse: bool = False, enable_pdl: bool | None = None, kv_cache_sf: Any = None) -> Any:
-        """out [row, head, dim], or (out, lse) with return_lse: lse is [row, head], f32, in base 2. kv_layout HND: k and
-        v are [head, row, dim]."""
+            return_lse: bool = False, lse_base: str = "log2", lse_layout: str = "NH", enable_pdl: bool | None = None,
+            kv_cache_sf: Any = None) -> Any:
+        """out [row, head, dim], or (out, lse) with return_lse: lse is [row, head], f32, in base 2, or as lse_base
+        and lse_layout say. kv_layout HND: k and v are [head, row, dim]."""
         check_options({"args of a custom kernel": args, "kv_cache_sf": kv_cache_sf,
                        "o_scale": None if o_scale == 1.0 else o_scale})
         return self._planned().run(q, by_rows(self._kv_layout, k), by_rows(self._kv_layout, v), out=out, lse=lse,
-                                   return_lse=return_lse, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
+                                   return_lse=return_lse, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
+                                   lse_base=lse_base, lse_layout=lse_layout)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
