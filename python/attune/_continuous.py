@@ -34,8 +34,11 @@ def _layer_of(cache: Any, layer: int) -> _Layer | None:
     allocators = getattr(cache, "layer_to_allocator", None)
     if allocators is not None:  # since transformers 5.20
         own = allocators[layer]
-        if own.layer_type != "full_attention":
+        if own.layer_type == "sliding_attention":
             return None
+        if own.layer_type != "full_attention":
+            raise Error(f"attune.transformers: continuous batching with layers of {own.layer_type!r} is not served; "
+                        "accepted are full_attention and sliding_attention")
         k, v = own.get_cache_for_block_table(layer)
         return _Layer(k, v, own.index, own.layer_type)
     places = getattr(cache, "layer_index_to_group_indices", None)
@@ -48,6 +51,12 @@ def _layer_of(cache: Any, layer: int) -> _Layer | None:
     shape = (-1, cache.block_size, cache.num_key_value_heads, cache.head_dim)
     k, v = (_whole_pages(t, cache.block_size).view(shape) for t in (cache.key_cache[at], cache.value_cache[at]))
     return _Layer(k, v, group, "full_attention")
+
+
+def _window_of(cache: Any, layer: int) -> int:
+    """The keys that a query of a layer with a sliding window sees: as many as the ring holds."""
+    allocators = getattr(cache, "layer_to_allocator", None)
+    return int(cache.sliding_windows[layer] if allocators is None else allocators[layer].sliding_window)
 
 
 def _whole_pages(rows: Tensor, page: int) -> Tensor:
@@ -96,12 +105,11 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     layer: int = module.layer_idx  # type: ignore[assignment]
     q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
     own = _layer_of(cache, layer)
-    window = step.get("sliding_window") or getattr(module, "sliding_window", None)
     kind = "full_attention" if own is not None else "sliding_attention"
     cu_q, cu_k, max_q, max_k = _lengths(step, kind)
     named: dict[str, Any] = {"scale": scaling, "causal": True, **options}
-    if window and own is None:
-        named["window"] = (int(window) - 1, 0)
+    if own is None:
+        named["window"] = (_window_of(cache, layer) - 1, 0)
     used = cu_k[1:] - cu_k[:-1]
     if step.get("block_table") is not None:
         if own is None:

@@ -157,6 +157,21 @@ class Steps(unittest.TestCase):
                     for t, part in ((self.k, 0), (self.v, 1)):
                         self.assertTrue(torch.equal(t, self.batch.pages[:, part]))
 
+    def test_the_ring_says_how_long_a_window_is(self):
+        """A module may not name its window."""
+        keys = [torch.cat([list(self.batch.keys(n))[part] for n in range(3)]).transpose(0, 1)[None] for part in (0, 1)]
+        ring = types.SimpleNamespace(layer_type="sliding_attention", index=0, sliding_window=6)
+        starts = self.step()["cu_seq_lens_k"]["full_attention"]
+        step = self.step(cu_seq_lens_k={"sliding_attention": starts}, max_length_k={"sliding_attention": 20})
+        wanted, _ = self.batch.each(self.q[0].transpose(0, 1), self.rows, causal=True, window_left=5)
+        for cache in (types.SimpleNamespace(layer_to_allocator=[ring], update=lambda **_: keys),
+                      types.SimpleNamespace(layer_index_to_group_indices=[(0, 0)], sliding_windows=[6],
+                                            update=lambda **_: [t[0].transpose(0, 1) for t in keys])):
+            torch.testing.assert_close(self.ran(cache, step)[0].double(), wanted, rtol=1e-5, atol=1e-5)
+        ring.layer_type = "chunked_attention"
+        with self.assertRaisesRegex(attune.Error, "layers of 'chunked_attention' is not served"):
+            self.ran(types.SimpleNamespace(layer_to_allocator=[ring]), step)
+
     def test_a_table_of_another_step_is_not_used(self):
         _, cache = next(self.caches())
         step = self.step()
