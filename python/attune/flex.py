@@ -368,7 +368,7 @@ def _called(name: str, args: Any, kwargs: dict[str, Any]) -> Value:
         raise _no(f"torch's '{name}' is not a formula with these arguments: {error}") from None
 
 
-_running = threading.local()  # tracing: of this thread
+_running: Any = threading.local()  # tracing: of this thread
 
 
 class _Tracing(TorchFunctionMode):
