@@ -131,7 +131,7 @@ Status read_whole(const std::string& path, std::string& out) {
   out.clear();
   std::error_code error;  // set for a folder without permission: reading then reports it
   if (!fs::exists(path, error) && !error) return Status::good();
-  // What is read here is replaced afterwards, so it is no pipe, whose writer would be waited for.
+  // What is read here is replaced afterwards. A pipe is refused: reading would wait for its writer.
   if (Status s = is_finite(path, false); !s.ok()) return s.code = Code::device, s.after("'", path, "' ");
   return read_file(path, out);
 }

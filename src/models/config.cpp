@@ -113,7 +113,7 @@ struct Agreed {
     if (!first.empty() && x != value) file.refuse(name, " = ", x, " disagrees with ", first, " = ", value);
     first = name, value = x;
   }
-  // Of a name that transformers does not read here.
+  // For a name that transformers does not read here.
   void is_what_they_say(Fields& from, std::string_view name) {
     const double x = from.number(name, value);
     if (x != value) file.refuse(name, " = ", x, " is not accepted; it is ", value);

@@ -28,7 +28,7 @@ TEST(Files, are_apart_however_they_are_named) {
             temporary("./two") + " is an input and would be overwritten");
   EXPECT_EQ(are_apart({two, temporary("./two")}, {}).message, temporary("./two") + " would be written twice");
   EXPECT_EQ(are_apart({"/dev/null", "/dev/null"}, {"/dev/null"}).message, "");
-  // Of files that are not there yet, and by names that begin nowhere.
+  // Files that do not exist yet, and names without a folder.
   EXPECT_EQ(are_apart({"not_there.html", "./not_there.html"}, {}).message, "./not_there.html would be written twice");
   EXPECT_EQ(are_apart({"not_there.html", fs::absolute("not_there.html")}, {}).message,
             fs::absolute("not_there.html").string() + " would be written twice");

@@ -194,7 +194,7 @@ Status open_model(const ModelAsked& asked, const models::Config& c, const Device
   DType dtype = DType::f32;
   if (Status s = parse(asked.dtype, dtype); !s.ok()) return s;
   bool weights = false;
-  if (!models::is_known_model(asked.model))  // a known name is no folder, even where there is one
+  if (!models::is_known_model(asked.model))  // a known name wins over a folder of that name
     if (Status s = models::has_weights(asked.model, weights); !s.ok()) return s;
   double need = 0;
   if (Status s = bytes_of_run(asked, c, dtype, device, need); !s.ok()) return s;
